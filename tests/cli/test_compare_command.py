@@ -59,7 +59,9 @@ def test_the_agents_may_have_a_scripted_model(workspace: Path) -> None:
 
 def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: Path) -> None:
     words = (*BOTH, "--verify", "grep -q fixed file", "--approve", "all", "--json", "--repeat", "2")
-    done = run(*words, "--no-durable", "--name", "mine", cwd=repository, prompt=WORKS)
+    done = run(
+        *words, "--work", "file", "--no-durable", "--name", "mine", cwd=repository, prompt=WORKS
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert (found["id"], found["done"], found["total"]) == ("mine", 4, 4)
@@ -75,7 +77,8 @@ def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: P
 
 
 def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> None:
-    compare(WORKS, [FLASH, PRO], repository, verify="grep -q fixed file", name="one")
+    verify = "grep -q fixed file"
+    compare(WORKS, [FLASH, PRO], repository, verify=verify, work=["file"], name="one")
     monitor = {"COLUMNS": "160"}
     text = corral("compare", "diff", "one", cwd=repository, env=monitor).stdout
     assert f"prompt/{FLASH} (failed)" in text.splitlines()[0]

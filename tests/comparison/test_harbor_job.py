@@ -25,7 +25,7 @@ def test_every_ended_attempt_is_a_trial(
         {"id": "works", "prompt": WORKS, "verify": "echo looked; grep -q fixed file"},
         {"id": "dies", "prompt": "init\ndie 9", "verify": "true"},
     ]
-    found = compare(tasks, [FLASH, PRO], repository, attempts=1, name="job")
+    found = compare(tasks, [FLASH, PRO], repository, attempts=1, name="job", work=["file"])
     job = harbor_job.write("job", tmp_path / "jobs")
     trials = {path.parent.name: json.loads(path.read_text()) for path in job.glob("*/result.json")}
     assert len(trials) == 4

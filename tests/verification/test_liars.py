@@ -91,6 +91,28 @@ LIARS = {
     "exit 0 in the program": Liar(
         "printf '#!/bin/sh\\nexit 0\\n' > check.sh", "cd . && ./check.sh", "exited with 1"
     ),
+    **{
+        f"exit 0 in the script of `{command}`": Liar(
+            "echo 'exit 0' > check.sh", command, "check.sh was changed; the check ran with"
+        )
+        for command in (
+            "sh < check.sh",
+            'test "$(sh check.sh && echo ok)" = ok',
+            "env -u X nice sh check.sh",
+            "echo check.sh | xargs sh",
+        )
+    },
+    "a weaker test beside work that is done": Liar(
+        f"{FIX}\nsed -i 's/3)/9)/' tests/test_calc.py",
+        UNITTEST,
+        "tests/test_calc.py was changed; the check ran with the version from before the run",
+    ),
+    "a new file that makes the tests fail": Liar(
+        f"{FIX}\necho 'raise SystemExit(1)' > tests/__init__.py",
+        UNITTEST,
+        "it passed only without the files that the run added",
+    ),
+    "work outside of what it may change": Liar(FIX, PLAIN, "exited with 1", {"work": ["lib/**"]}),
     "exit 0 in tox.ini": Liar(
         "echo 'commands = exit 0' > tox.ini",
         'eval "$(sed -n "s/^commands = //p" tox.ini)"',

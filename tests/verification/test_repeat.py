@@ -13,7 +13,7 @@ from support.verified_runs import RIGHT, git, make_project, verified_run
 
 from corral._verification.receipt_file import StoredReceipt, read_receipt
 from corral._verification.repeat import Demands, Repetition, repeat
-from corral.errors import CorralError
+from corral.errors import ConfigError, CorralError
 from corral.receipt import Receipt, receipt_hash
 
 CHECK = "make -s test"
@@ -93,7 +93,7 @@ async def test_an_honest_receipt_is_the_same_for_every_caller(
 ) -> None:
     project, fields = honest
     for number, demands in enumerate((
-        None, CALLER, Demands(commands=(CHECK,)), Demands(is_required=True),
+        None, CALLER, Demands(commands=(CHECK,)),
         msgspec.structs.replace(CALLER, before=None),
         msgspec.structs.replace(CALLER, work=("*.py",)),
         msgspec.structs.replace(CALLER, judge_files=("!README.md",)),
@@ -101,6 +101,32 @@ async def test_an_honest_receipt_is_the_same_for_every_caller(
         found = await answer({**fields}, project, tmp_path / str(number), demands)
         assert found.answer == "same", (demands, found.reasons)
         assert found.scope == ("work" if demands and demands.work else "names")
+
+
+async def test_without_named_checks_nothing_is_required_of_a_claim(
+    honest: tuple[Path, Fields], tmp_path: Path
+) -> None:
+    project, fields = honest
+    demands = Demands(is_required=True)
+    with pytest.raises(ConfigError, match="are claims"):
+        await answer({**fields}, project, tmp_path / "a", demands)
+    found = await answer({**fields}, project, tmp_path / "b", demands, record=True)
+    assert found.answer == "same"
+
+
+async def test_what_other_checks_leave_is_not_there_for_those_that_the_caller_names(
+    honest: tuple[Path, Fields], tmp_path: Path
+) -> None:
+    project, fields = honest
+    check = "! test -e left"
+    names = ("touch left", check)
+    checks = [{"kind": "command", "argv": ["sh", "-c", name], "command": name} for name in names]
+    forged = {**fields, "checks": checks, "evidence": [*map(evidence, names)]}
+    found = await answer({**forged}, project, tmp_path / "a", Demands(commands=(check,)))
+    assert [each.name for each in found.evidence] == [check, "touch left"]
+    assert found.answer == "same"
+    found = await answer({**forged}, project, tmp_path / "b", None)
+    assert found.answer == "differs"
 
 
 def only(command: str) -> Fields:

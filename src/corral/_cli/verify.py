@@ -144,7 +144,7 @@ def command(receipt: str | None, **flags: Unpack[VerifyFlags]) -> int:
         _print(stored.receipt, found)
     if flags["summary"] is not None:
         text = f"{found.answer}; the receipt says {stored.receipt.verdict}"
-        append_summary(Path(flags["summary"]), stored.receipt, text)
+        append_summary(Path(flags["summary"]), _as_repeated(stored.receipt, found), text)
     if found.answer != "same":
         return EXIT_CODES[found.answer]
     if flags["git_note"]:
@@ -258,12 +258,18 @@ def _print(receipt: Receipt, found: Repetition) -> None:
         lines.append(f"  {evidence.kind:9} {evidence.name} → {how}")
     lines += [f"  not repeated: {name}" for name in found.not_repeated]
     if found.evidence:
-        shown = msgspec.structs.replace(receipt, scope=found.scope, work=found.work)
-        lines.append(f"  scope: {scope_text(shown)}")
+        lines.append(f"  scope: {scope_text(_as_repeated(receipt, found))}")
     lines += [f"  judging files by pattern: {pattern}" for pattern in receipt.judge_files]
     lines += [f"  gap: {gap}" for gap in receipt.gaps]
     for line in lines:  # a stranger's text
         echo(log_text(line))
+
+
+def _as_repeated(receipt: Receipt, found: Repetition) -> Receipt:
+    """The receipt with the rule that held now."""
+    if not found.evidence:
+        return receipt
+    return msgspec.structs.replace(receipt, scope=found.scope, work=found.work)
 
 
 def _add_note(folder: Path, receipt: Receipt, found: Repetition) -> None:

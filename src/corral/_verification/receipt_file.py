@@ -8,6 +8,7 @@ import msgspec
 
 from corral._core import stored_formats
 from corral._core.nesting import decode_json
+from corral._core.terminal_text import one_line
 from corral._system import fs
 from corral.errors import ConfigError
 from corral.receipt import Receipt, receipt_hash
@@ -41,7 +42,8 @@ def read_receipt(path: Path) -> StoredReceipt:
         stored_formats.check_json("the receipt", data, "format", stored_formats.RECEIPT)
         return StoredReceipt(path, convert_to(fields, Receipt), is_edited=_is_edited(fields))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a receipt: {error}") from error
+        # The error may quote a stranger's text.
+        raise ConfigError(f"{path} is not a receipt: {one_line(str(error))}") from error
 
 
 def _is_edited(fields: JsonObject) -> bool:

@@ -12,7 +12,7 @@ repeated with what was chosen for the run.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -99,7 +99,12 @@ async def repeat(
     if stored.is_edited:
         return Repetition(answer="edited", reasons=("its hash is not that of its content",))
     checks = [_check_of(fields, demands, is_trusted=sandbox is None) for fields in receipt.checks]
-    if refused := _not_as_demanded(receipt, checks, demands):
+    if demands.is_required and not demands.commands and not stored.is_own:
+        raise ConfigError(
+            "--require: the checks of a receipt that was not made on this machine are claims",
+            hint="Say which checks there must be: --verify CMD.",
+        )
+    if refused := _not_as_demanded(stored, checks, demands):
         return Repetition(answer="differs", reasons=tuple(refused))
     if not any(checks) or receipt.before is None or receipt.clean is None:
         raise ConfigError(
@@ -108,7 +113,13 @@ async def repeat(
         )
     if (other := await in_thread(_other_repository, receipt, folder)) is not None:
         return Repetition(answer="another repository", reasons=(other,))
-    repeated = tuple(check for check in checks if check is not None)
+    # What another check leaves in the tree is not there for those that the caller names.
+    order = sorted(
+        (number for number, check in enumerate(checks) if check is not None),
+        key=lambda number: _is_demanded(checks[number], demands),
+        reverse=True,
+    )
+    repeated = tuple(check for number in order if (check := checks[number]) is not None)
     options = _options(stored, repeated, demands)
     try:
         trees = await in_thread(_trees, stored, options, folder, demands, (own, earlier))
@@ -124,7 +135,10 @@ async def repeat(
     if trees.uncommitted:
         named = f"files that judge were not committed before the run: {_first(trees.uncommitted)}"
         return Repetition(answer="differs", reasons=(f"{named} (--uncommitted counts them)",))
-    found = await _compare(receipt, checks, trees.work, sandbox, options)
+    setting = CheckSetting(sandbox=sandbox)
+    found = await _compare(
+        receipt, dict(zip(order, repeated, strict=True)), trees.work, options, setting
+    )
     work = trees.work
     lines = await in_thread(written_lines, work.store, work.before.tree, work.after.tree)
     commit: str | None = None
@@ -139,14 +153,16 @@ def _first(names: Sequence[str]) -> str:
 
 
 def _not_as_demanded(
-    receipt: Receipt, checks: Sequence[Check | None], demands: Demands
+    stored: StoredReceipt, checks: Sequence[Check | None], demands: Demands
 ) -> list[str]:
     """What the receipt must have and has not, one sentence each."""
+    receipt = stored.receipt
     if not demands.is_strict:
         return []
     repeated = {each.command for each in checks if isinstance(each, CommandCheck)}
     reasons = [f"it has no check {name!r}" for name in demands.commands if name not in repeated]
-    if receipt.verify_from == "after" and not demands.work:
+    is_chosen = bool(demands.work) or (stored.is_own and not demands.commands)
+    if receipt.verify_from == "after" and not is_chosen:
         reasons.append("its checks used judging files as the agent left them")
     claims = [each.name for each, check in zip(receipt.evidence, checks, strict=False)
               if check is None]  # fmt: skip
@@ -163,7 +179,7 @@ def _options(stored: StoredReceipt, checks: tuple[Check, ...], demands: Demands)
     if stored.is_own:
         return VerifyOptions(
             checks=checks,
-            verify_from=receipt.verify_from,
+            verify_from="before" if demands.work else receipt.verify_from,
             work=demands.work or receipt.work,
             judge_files=(*receipt.judge_files, *demands.judge_files),
         )
@@ -173,29 +189,31 @@ def _options(stored: StoredReceipt, checks: tuple[Check, ...], demands: Demands)
     )
 
 
+def _is_demanded(check: Check | None, demands: Demands) -> bool:
+    return isinstance(check, CommandCheck) and check.command in demands.commands
+
+
 async def _compare(
     receipt: Receipt,
-    checks: Sequence[Check | None],
+    checks: Mapping[int, Check],
     trees: WorkTrees,
-    sandbox: Sandbox | None,
     options: VerifyOptions,
+    setting: CheckSetting,
 ) -> Repetition:
+    """``checks``: those that are repeated, by their number in the receipt, in their order."""
     verification = Verification(options, str(trees.root / trees.inside), trees.store.parent)
-    setting = CheckSetting(sandbox=sandbox)
     found, gaps = await verification.run_checks(trees, None, setting)
     reasons: list[str] = []
     if receipt.clean is not None and trees.clean.tree != receipt.clean.tree:
         reasons.append("the tree in which the checks run is another one")
-    remaining = iter(found)
+    again = dict(zip(checks, found, strict=True))
     merged: list[Evidence] = []
-    for check, old in zip(checks, receipt.evidence, strict=False):
-        new = old if check is None else next(remaining)
-        merged.append(new)
+    for number, old in enumerate(receipt.evidence):
+        merged.append(new := again.get(number, old))
         if difference := _difference(old, new):
             reasons.append(f"{old.name}: {difference}")
-    if len(receipt.evidence) < len(checks):
+    if len(receipt.evidence) < len(receipt.checks):
         reasons.append("evidence of some of its checks is missing")
-    merged += receipt.evidence[len(checks) :]
     gaps = [*find_gaps(merged), *gaps]
     if receipt.verdict == "verified" and gaps:
         # Another tree is explained by the files that were put back in it.
@@ -207,7 +225,7 @@ async def _compare(
         answer="differs" if reasons else "same",
         reasons=tuple(reasons),
         not_repeated=tuple(
-            old.name for check, old in zip(checks, receipt.evidence, strict=False) if check is None
+            old.name for number, old in enumerate(receipt.evidence) if number not in checks
         ),
         evidence=tuple(found),
         scope=options.scope,

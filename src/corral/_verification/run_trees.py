@@ -284,8 +284,8 @@ class RunTrees:
             return TreeState(tree=tree, commit=commit)
         if claimed.commit != commit:
             raise StorageFailed(
-                f"the run started from {claimed.commit[:12]}, and not from {commit[:12]}: what was"
-                " not committed then cannot be counted",
+                f"the run did not start from {commit[:12]}: what was not committed then cannot be"
+                " counted",
                 hint="Name the commit that it started from: --before COMMIT.",
             )
         if not self._made(_with_changes(self._store.entries(commit), claimed.uncommitted)):

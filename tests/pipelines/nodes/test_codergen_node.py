@@ -257,6 +257,30 @@ async def test_a_node_whose_work_is_not_verified_has_failed(
     assert outcome.context_updates["step.verdict"] == "verified"
 
 
+async def test_a_node_says_what_its_agent_may_change_and_puts_back_the_rest(
+    harness: NodeHarness, scripted_model: ScriptedModel, workspace: Path
+) -> None:
+    (workspace / "test_a.py").write_text("before")
+    attrs: dict[str, Any] = {
+        **{"prompt": "Go", "policy": "edits", "verify": "true", "work": "*.txt"}
+    }
+    calls = [
+        call("write_file", file_path="done.txt", content="ready"),
+        call("write_file", file_path="test_a.py", content="after"),
+        say("It is done"),
+    ]
+    async with scripted_model.resources(calls) as resources:
+        outcome = await harness.attempt(resources=resources, attrs=attrs)
+    assert "test_a.py was changed; the check ran with the version" in outcome.failure_reason
+    (workspace / "test_a.py").write_text("before")
+    (workspace / "done.txt").unlink()
+    async with scripted_model.resources(calls) as resources:
+        outcome = await harness.attempt(resources=resources, attrs={**attrs, "put_back": True})
+    assert outcome.context_updates["step.verdict"] == "verified", outcome
+    assert (workspace / "test_a.py").read_text() == "before"
+    assert (workspace / "done.txt").read_text() == "ready"
+
+
 async def test_an_agent_may_write_its_own_status(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:
