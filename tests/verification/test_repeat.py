@@ -149,6 +149,16 @@ LIES: dict[str, Fields] = {
         "checks": [{"kind": "command", "argv": ["true", "make", "-s", "test"], "command": CHECK}],
         "evidence": [evidence(CHECK)],
     },
+    "another check, and evidence under the demanded name": {
+        **only("true"), "evidence": [evidence("true"), evidence(CHECK)]
+    },
+    **{
+        f"another check, and a {kind} under the demanded name": {
+            "checks": [*only("true")["checks"], {"kind": kind}],
+            "evidence": [evidence("true"), evidence(CHECK, kind)],
+        }
+        for kind in ("command", "function", "schema")
+    },
     "more evidence": {"evidence": [evidence(CHECK), evidence("answer", "schema")]},
     "more evidence of the same name": {"evidence": [evidence(CHECK), evidence(CHECK)]},
     "no evidence": {"evidence": []},
@@ -221,6 +231,15 @@ def committed(project: Path) -> None:
     git(project, "commit", "-qam", "weaker")
 
 
+def not_committed(project: Path, fields: Fields) -> Fields:
+    """The state before the run, if the Makefile had been changed in it."""
+    (row,) = (each for each in fields["changed"] if each["path"] == "Makefile")
+    git(project, "stash", "-q", "--", "README.md")
+    tree = tree_of(project)
+    git(project, "stash", "pop", "-q")
+    return {"tree": tree, "uncommitted": [row]}
+
+
 Change = Callable[[Path], None]
 NOT_DONE: dict[str, tuple[Change, Callable[[Path, Fields], Fields]]] = {
     "nothing": (untouched, lambda _, __: {}),
@@ -230,12 +249,15 @@ NOT_DONE: dict[str, tuple[Change, Callable[[Path, Fields], Fields]]] = {
     "a weaker test, as work": (weaker_test, lambda _, __: {"scope": "work", "work": ["Makefile"]}),
     "a weaker test, as it is": (weaker_test, lambda _, __: {"verify_from": "after"}),
     "a weaker test, not committed before": (weaker_test, lambda project, fields: {
-        "before": {**fields["before"], "tree": tree_of(project), "uncommitted": fields["changed"]},
-        "changed": [],
+        "before": {**fields["before"], **not_committed(project, fields)},
+        "changed": [each for each in fields["changed"] if each["path"] == "README.md"],
     }),
     "a weaker test, in a commit of the branch": (committed, lambda project, fields: {
-        "before": {"tree": tree_of(project), "commit": git(project, "rev-parse", "HEAD")},
-        "changed": [],
+        "before": {
+            "tree": git(project, "rev-parse", "HEAD^{tree}"),
+            "commit": git(project, "rev-parse", "HEAD"),
+        },
+        "changed": [each for each in fields["changed"] if each["path"] == "README.md"],
     }),
     "another test": (no_test, lambda _, __: {}),
     "another test, nowhere changed": (no_test, lambda _, __: {"changed": []}),
@@ -251,6 +273,7 @@ async def test_work_that_is_not_done_is_never_the_same(tmp_path: Path, name: str
     git(project, "checkout", "-qb", "topic")
     change, lie = NOT_DONE[name]
     change(project)
+    (project / "README.md").write_text("It is done.\n")
     fields = fields_of(project, CHECK)
     found = await answer({**fields, **lie(project, fields)}, project, tmp_path / "own")
     assert found.answer in ("differs", "stale"), found
