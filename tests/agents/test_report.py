@@ -365,6 +365,21 @@ def test_a_server_whose_tools_are_all_denied_is_not_started(name: str, verdict: 
     assert verdict == "allow" or "secret-of-notes" not in text
 
 
+@pytest.mark.parametrize("variable", ["the key", "the base URL", "PATH", "HOME"])
+@pytest.mark.parametrize("name", [a.name for a in PROGRAMS if "mcp_servers" in a.supports])
+def test_no_agent_sees_a_variable_of_an_mcp_server_under_its_name(name: str, variable: str) -> None:
+    agent = registry.find(name)
+    assert agent.probe is not None
+    names = {"the key": agent.probe.key_env, "the base URL": agent.probe.url_env}
+    own_name = names.get(variable, variable)
+    server = McpServer("notes", command=("start-notes",), env={own_name: "canary-of-the-server"})
+    run = replace(options_of(agent, Policy.all()), mcp_servers=(server,))
+    launched = launch(agent, run, compile_for(agent, run))
+    holders = {key for key, value in launched.env.items() if "canary-of-the-server" in value}
+    assert all(key.startswith("CORRAL_MCP_SECRET_") for key in holders), holders
+    assert "canary-of-the-server" not in str((launched.argv, launched.files))
+
+
 ODD_AND_NORMAL = {
     "deny rule": ((" deny rm *",), ("deny rm *",)),
     "allow rule": (("\tallow  git  status ",), ("allow git status",)),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import tomllib
 
 from corral._agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
@@ -17,6 +18,7 @@ from corral._agents.shared.launch import (
     refuse_project_files,
     refuse_user_settings,
     secret_name,
+    secret_variables,
 )
 from corral._agents.spec import Launch, LaunchContext, image_name
 from corral._core.quoting import toml_string
@@ -65,6 +67,13 @@ _NO_GIT = {"GIT_DIR": "/dev/null"}
 """Codex itself runs ``git status`` in the working directory, and git runs the filters in the
 repository's settings. With this variable git finds no repository. It is removed from the
 environment of the agent's commands."""
+_RENAMING = (
+    "import json, os, sys; names, env = json.loads(sys.argv[1]), {**os.environ};"
+    " env.update({name: env.pop(secret) for secret, name in names.items() if secret in env});"
+    " os.execvpe(sys.argv[2], sys.argv[2:], env)"
+)
+"""Starts an MCP server with its variables under their own names. Codex passes variables on by the
+names that they have in its own environment, and would use some of them itself."""
 PROJECT_FILES = (
     ".codex/config.toml",
     ".codex/hooks.json",
@@ -112,7 +121,8 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     settings += [*_servers(run, place), *_NO_TRAFFIC, *hooks]
     # A login shell's profile may wait, as pyenv's does for a lock, and delay every command.
     settings.append("allow_login_shell=false")
-    hidden = [*SECRET_ENV, *_NO_GIT, *secrets(run, place)]
+    secrets = secret_variables(place.grants.started(run.mcp_servers))
+    hidden = [*SECRET_ENV, *_NO_GIT, *secrets]
     settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
     for setting in settings:
         if len(setting.encode()) > LONGEST_ARGUMENT:
@@ -126,7 +136,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     last = ["-"] if resume is None else [how, resume, "-"]
     return Launch(
         argv=(*place.program, *flags, *last),
-        env=environment(run, place),
+        env={**environment(run, place), **secrets},
         stdin=prompt.encode(),
         files=files,
         notes=(*notes, *place.controls.notes),
@@ -199,7 +209,6 @@ def environment(run: RunOptions, place: LaunchContext) -> dict[str, str]:
         "NO_COLOR": "1",
         "RUST_LOG": "error",
         **_NO_GIT,
-        **secrets(run, place),
     }
 
 
@@ -263,22 +272,13 @@ def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
             ]
             how = f"url={toml_string(server.url)},env_http_headers={{{','.join(pairs)}}}"
         else:
-            program, *arguments = server.command
+            names = {secret_name(number, name): name for name in server.env}
+            command = server.command
+            if names:
+                command = (sys.executable, "-I", "-S", "-c", _RENAMING, json.dumps(names), *command)
+            program, *arguments = command
             how = f"command={toml_string(program)},args={toml_list(arguments)}"
-            how += f",env_vars={toml_list([*server.env])}"
+            how += f",env_vars={toml_list([*names])}"
         more = place.controls.servers[server.name]
         settings.append(f"mcp_servers.{server.name}={{{how},required=true{more}}}")
     return settings
-
-
-def secrets(run: RunOptions, place: LaunchContext) -> dict[str, str]:
-    """Raises ``ConfigError`` if two servers need different values of one variable: Codex passes a
-    server's variables on by their names."""
-    found: dict[str, str] = {}
-    for number, server in enumerate(place.grants.started(run.mcp_servers)):
-        named = {secret_name(number, name): value for name, value in server.headers.items()}
-        for name, value in {**named, **server.env}.items():
-            if found.get(name, value) != value:
-                raise ConfigError(f"two MCP servers need different values of {name}")
-            found[name] = value
-    return found
