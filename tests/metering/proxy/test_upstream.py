@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import html
+import json
+import re
+import string
 from random import Random
+from urllib.parse import quote
 
 import pytest
 
-from corral._metering.proxy.upstream import KeyFound, KeyScan, searched_forms
+from corral._metering.proxy.upstream import KeyFound, KeyScan, SearchedKey, searched_keys
 
 KEYS = (b"aab0aab1", b"ab0x")
+SEARCHED = tuple(SearchedKey(key.decode()) for key in KEYS)
 
 
 def test_a_key_is_found_wherever_it_is_cut() -> None:
@@ -19,7 +25,7 @@ def test_a_key_is_found_wherever_it_is_cut() -> None:
         if chance.random() < 0.5:
             at = chance.randrange(len(data))
             data = data[:at] + chance.choice(KEYS) + data[at:]
-        scan, out, has_key = KeyScan(KEYS), b"", False
+        scan, out, has_key = KeyScan(SEARCHED), b"", False
         at = 0
         while at < len(data) and not has_key:
             step = chance.randrange(1, 6)
@@ -39,7 +45,7 @@ def test_a_key_is_found_wherever_it_is_cut() -> None:
 
 
 def test_only_the_beginning_of_a_key_is_held_back() -> None:
-    scan = KeyScan((b"sk-1234",))
+    scan = KeyScan((SearchedKey("sk-1234"),))
     assert scan.receive(b"data: {}\n\n") == b"data: {}\n\n"
     assert scan.receive(b"risk-12") == b"ri"
     assert scan.receive(b"3") == b""
@@ -49,11 +55,68 @@ def test_only_the_beginning_of_a_key_is_held_back() -> None:
         scan.receive(b"sk-1234")
 
 
-def test_a_key_is_searched_in_its_forms_and_a_placeholder_is_not() -> None:
-    assert searched_forms(["sk-no-key-required", "lm-studio", "sk-1234"]) == ()
-    key = 'abc/def"ghi=jkl0'
-    assert searched_forms([key]) == (
-        key.encode(),
-        b"abc%2Fdef%22ghi%3Djkl0",
-        b'abc/def\\"ghi=jkl0',
-    )
+def test_a_placeholder_is_not_searched() -> None:
+    assert searched_keys(["sk-no-key-required", "lm-studio", "sk-1234"]) == ()
+
+
+ALPHABETS = {
+    "hex": "0123456789abcdef",
+    "base64": string.ascii_letters + string.digits + "+/=",
+    "url": string.ascii_letters + string.digits + "-_.~",
+    "printable": string.ascii_letters + string.digits + string.punctuation,
+    "latin": string.ascii_letters + string.digits + '/+="\\äöüß',
+}
+UNRESERVED = ("", "/", "/+", "/+=:", "~/-_.")
+
+
+def written(key: str, chance: Random) -> str:
+    """The key as a service may repeat it."""
+    way = chance.randrange(9)
+    match way:
+        case 0:
+            return key
+        case 1 | 2 | 3:
+            code = quote(key, safe=chance.choice(UNRESERVED))
+            code = re.sub("%..", lambda code: code[0].lower(), code) if way == 2 else code
+            return quote(code, safe="") if way == 3 else code
+        case 4:
+            return json.dumps(key)[1:-1].replace("/", "\\/")
+        case 5:
+            return json.dumps(json.dumps(key, ensure_ascii=False), ensure_ascii=False)
+        case 6:
+            return html.escape(key).replace("&quot;", "&#34;").replace("&amp;", "&#38;").replace(
+                "&lt;", "&#60;").replace("&gt;", "&#x3e;")  # fmt: skip
+        case 7:
+            escape = chance.choice(("\\u{:04x}", "\\u{:04X}"))
+            return "".join(escape.format(ord(c)) if chance.random() < 0.4 else c for c in key)
+        case _:
+            codes = [c if chance.random() < 0.6 else quote(c, safe="") for c in key]
+            return "".join(codes)
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+def test_keys_of_every_alphabet_are_found_in_every_form(alphabet: str) -> None:
+    for seed in range(2_000):
+        chance = Random(f"{alphabet} {seed}")
+        key = "".join(chance.choices(ALPHABETS[alphabet], k=chance.randrange(16, 48))) + "7"
+        scan = KeyScan(searched_keys([key]))
+        text = written(key, chance)
+        before = "".join(chance.choices('ab{}":\\n%\\', k=chance.randrange(30)))
+        data = f"{before}{key[: chance.randrange(5)]} {text}&x=1".encode()
+        out, has_key = b"", False
+        while data and not has_key:
+            step = chance.choice((1, 2, 7, 40, 1000))
+            try:
+                out += scan.receive(data[:step])
+            except KeyFound:
+                has_key = True
+            data = data[step:]
+        assert has_key, (seed, key, text)
+        assert text[:16].encode() not in out, (seed, key, text)
+
+
+def test_what_is_not_the_key_is_passed_on_unchanged_and_not_held_long() -> None:
+    scan = KeyScan(searched_keys(["sk-0123456789abcdef"]))
+    for data in (b'{"a":"\\n100%\\u0073k-"}\n\n', b"\\" * 5_000 + b"\n", b"%73%6b%2d\n", b"sk-0\n"):
+        assert scan.receive(data) == data
+        assert scan.held == b""

@@ -69,7 +69,7 @@ from corral._metering.proxy.open_calls import (
     OpenRequest,
     Ticket,
 )
-from corral._metering.proxy.upstream import ResponseFailed, Upstream, searched_forms
+from corral._metering.proxy.upstream import ResponseFailed, Upstream, searched_keys
 from corral._models.spec import Provider
 from corral._system.http.request import parse_url
 from corral._system.randomness import random_hex
@@ -151,7 +151,7 @@ class ModelProxy:
         path = target.path.partition("?")[0]
         self._base = path.removeprefix(f"http://{target.origin.authority}").rstrip("/")
         given = [value.rpartition(" ")[2] for value in self._target.given.values()]
-        self._searched = searched_forms([*settings.keys.values(), *given])
+        self._searched = searched_keys([*settings.keys.values(), *given])
         self._check: RequestCheck | None = None
 
     async def open(self) -> None:

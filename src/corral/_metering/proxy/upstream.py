@@ -16,10 +16,10 @@ import contextlib
 import re
 import zlib
 from collections.abc import Iterable
+from functools import cache
+from itertools import chain
 from typing import Protocol, cast
-from urllib.parse import quote
 
-import msgspec
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from corral._system.http.client import Decompressor, decompressor_for
@@ -37,6 +37,82 @@ class KeyFound(Exception):
     """The bytes contain a key."""
 
 
+class SearchedKey:
+    """A key, as a service may write it: plain, or with any of its characters in the code of a URL,
+    of JSON or of HTML, in upper or lower case, and in that of a URL several times."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._plain = key.encode()
+        first, second = (b"|".join(way.pattern for way in _ways(each)) for each in key[:2])
+        self._begins = re.compile(b"(?=(?:" + first + b")(?:" + second + b"))")
+        self._first = re.compile(rb"[%&\\]|" + re.escape(self._plain[:1]))
+        self._longest = len(self._plain) * _LONGEST_CODE
+
+    def find_open(self, data: bytes) -> int:
+        """Where the longest end of the data begins that could be the beginning of the key; the
+        length of the data if there is none. Raises ``KeyFound`` if the data has the complete
+        key."""
+        if self._plain in data:
+            raise KeyFound
+        size = len(data)
+        if _BEGINS.search(data) is None:  # most text: only the plain key
+            for found in self._first.finditer(data, max(0, size - len(self._plain) + 1)):
+                if self._plain.startswith(data[found.start() :]):
+                    return found.start()
+            return size
+        # A beginning with less than two characters of the key is at the very end.
+        begins = chain(
+            self._begins.finditer(data),
+            self._first.finditer(data, max(0, size - 2 * _LONGEST_CODE)),
+        )
+        return min((at.start() for at in begins if self._is_open(data, at.start())), default=size)
+
+    def _is_open(self, data: bytes, at: int) -> bool:
+        """Whether the data from there on is the beginning of the key. Raises ``KeyFound`` if it
+        begins with the complete key."""
+        ends, is_open = {at}, False
+        for character in self._key:
+            rest = {data[end:] for end in ends if len(data) - end <= _LONGEST_CODE}
+            is_open = is_open or any(map(_OPEN_CODE.fullmatch, rest))
+            is_open = is_open or any(map(character.encode().startswith, rest))
+            found = {way.match(data, end) for way in _ways(character) for end in ends}
+            ends = {each.end() for each in found if each is not None}
+            if not ends:
+                return is_open
+        raise KeyFound
+
+
+_LONGEST_CODE = 12
+"""Bytes of one byte of a key in a code."""
+_BEGINS = re.compile(rb"[%&\\]")
+_OPEN_CODE = re.compile(
+    rb"(?:%(?:25){0,3}[0-9a-f]{2}){1,3}|(?:%(?:25){0,3}[0-9a-f]{2}){0,3}%(?:25){0,3}[0-9a-f]?"
+    rb"|\\{1,4}(?:u[0-9a-f]{0,3})?|&(?:#(?:x?[0-9a-f]{0,6})?)?",
+    re.IGNORECASE,
+)
+"""The beginning of a code, at the end of the data."""
+
+
+@cache
+def _ways(character: str) -> tuple[re.Pattern[bytes], ...]:
+    """The ways to write a character of a key."""
+    raw, number = character.encode(), ord(character)
+
+    def digits(code: str) -> str:
+        return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in code)
+
+    codes = "".join(f"%(?:25){{0,3}}{digits(f'{byte:02x}')}" for byte in raw)
+    codes += rf"|\\{{1,4}}[uU]{digits(f'{number:04x}')}"
+    codes += f"|&#(?:{number}|[xX]0{{0,2}}{digits(f'{number:x}')});"
+    plain = [re.escape(raw)]
+    if not raw.isalnum():
+        plain += [rb"\\{1,4}" + re.escape(raw)]
+    if character == "+":
+        plain += [b" "]
+    return tuple(map(re.compile, (codes.encode(), *plain)))
+
+
 class KeyScan:
     """Finds the real key in bytes that come in pieces, before they are passed on.
 
@@ -44,7 +120,7 @@ class KeyScan:
     comes. The cost of a piece depends on its length and on the keys, not on what came before.
     """
 
-    def __init__(self, keys: tuple[bytes, ...]) -> None:
+    def __init__(self, keys: tuple[SearchedKey, ...]) -> None:
         self._keys = keys
         self.held: bytes = b""
         """The end of what came, if it could be the beginning of a key."""
@@ -55,16 +131,7 @@ class KeyScan:
             data, self.held = self.held + data, b""
         cut = size = len(data)
         for key in self._keys:
-            if key in data:
-                raise KeyFound
-            # The longest end of the data that is the beginning of the key.
-            start = size - len(key) + 1
-            at = data.find(key[0], start if start > 0 else 0)
-            while at >= 0:
-                if key.startswith(data[at:]):
-                    cut = at if at < cut else cut
-                    break
-                at = data.find(key[0], at + 1)
+            cut = min(cut, key.find_open(data))
         if cut == size:
             return data
         self.held = data[cut:]
@@ -76,16 +143,11 @@ class KeyScan:
         return rest
 
 
-def searched_forms(keys: Iterable[str]) -> tuple[bytes, ...]:
-    """The keys as they may stand in a response: plain, in a URL, in JSON. Local servers take any
-    word as a key: one that is short or has no digit may stand in ordinary text, and is left out."""
+def searched_keys(keys: Iterable[str]) -> tuple[SearchedKey, ...]:
+    """The keys that are looked for. Local servers take any word as a key: one that is short or has
+    no digit may stand in ordinary text, and is left out."""
     secrets = [key for key in keys if len(key) >= SHORTEST_KEY and _DIGIT.search(key)]
-    forms = [
-        form
-        for key in secrets
-        for form in (key.encode(), quote(key, safe="").encode(), msgspec.json.encode(key)[1:-1])
-    ]
-    return tuple(dict.fromkeys(forms))
+    return tuple(map(SearchedKey, dict.fromkeys(secrets)))
 
 
 CONNECT_SECONDS = 15.0
@@ -159,7 +221,7 @@ class VendorResponse:
         self.is_complete: bool = False
         self.keeps_open: bool = False
 
-    def refuse_keys(self, keys: tuple[bytes, ...]) -> None:
+    def refuse_keys(self, keys: tuple[SearchedKey, ...]) -> None:
         """A response with one of these fails: nothing from the beginning of the key on is returned
         or given to the sink."""
         self._head_scan, self._body_scan, self._raw_scan = (KeyScan(keys) for _ in range(3))
