@@ -14,9 +14,16 @@ from corral import live, pipelines
 from corral._core.spending import BudgetLimits, Raise, Spent
 from corral._engine import limits, retention
 from corral._engine.dbos import database
+from corral._engine.payloads import RunConfig, RunInput
+from corral._engine.worker import node_workflow
 from corral._metering.budget import Reservation, Shortage
+from corral._pipelines import loader
 from corral._pipelines.events import RunEvent
+from corral._pipelines.execution import handlers
+from corral._pipelines.execution.handlers import NodeContext, NodeResources
 from corral._pipelines.run_limits import run_limits
+from corral._pipelines.scheduler.commands import RunNode
+from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import ConfigError, PipelineInvalid
 from corral.events import Error
 from corral.pipelines import Graph
@@ -440,3 +447,31 @@ def test_the_owner_of_a_store_is_the_run_that_has_the_limits(db: str, tmp_path: 
     assert limits.find_owner(child, "top/call.1") == "top/call.1"
     assert limits.find_owner(outer, "top/call.1") == "top"
     assert limits.find_owner(outer, "top#2") == "top"
+
+
+async def test_the_budget_of_a_node_names_the_run_whose_limits_are_the_nearest(
+    tmp_path: Path,
+) -> None:
+    owners: list[str] = []
+
+    async def look(work: NodeContext) -> Outcome:
+        assert work.budget is not None
+        owners.append(work.budget.owner)
+        return Outcome()
+
+    handlers.register("t.owner", look)
+    stored = database.find(str(tmp_path / "engine.db"))
+    most = BudgetLimits(max_calls=3)
+    (outer,) = limits.create_budget(stored, "top", most)
+    (inner,) = limits.create_budget(stored, "top/call.1", most)
+    graph = loader.load(
+        'digraph d { s [shape=Mdiamond]; e [shape=Msquare]; a [type="t.owner"]; s -> a -> e }'
+    )
+    for run, names in (("top", (outer,)), ("top/call.1", (outer,)), ("top/call.1", (outer, inner))):
+        config = RunConfig(folder=str(tmp_path / "r"), workspace=str(tmp_path), budgets=names)
+        run_input = RunInput(run_id=run, graph=graph, config=config)
+        visit = RunNode(id="a.1", node="a", number=1, context={})
+        async with NodeResources() as resources:
+            outcome = await node_workflow.run_in_process(run_input, visit, 1, resources)
+        assert outcome.ok, outcome
+    assert owners == ["top", "top", "top/call.1"]

@@ -115,6 +115,37 @@ async def test_a_call_knows_a_limit_that_another_process_met_meanwhile(prepared:
     assert (found.until, found.message) == (until, own_tables.LIMIT_MESSAGE)
 
 
+async def test_a_process_that_joins_a_second_database_knows_the_limits_there(
+    prepared: Database, tmp_path: Path
+) -> None:
+    second = database.find(str(tmp_path / "second.db"))
+    database.prepare(second)
+    credential = credential_id("service", "key-of-the-second", "m")
+    until = clock.now() + LONG
+    own_tables.exchange_limits(second, {credential: LimitState(until, "")})
+    call = LimitWaits(10.0).call(credential)
+    assert await call.before() is None
+    limits.join_limits(second)
+    found = await call.before()
+    assert found is not None
+    assert found.until == until
+    assert await call.after(RateLimited("slow down", retry_after=2 * LONG)) is None
+    assert own_tables.exchange_limits(second, {})[credential].until > until
+    assert own_tables.exchange_limits(prepared, {}) == {}
+
+
+async def test_joining_the_same_database_again_reads_nothing_again(
+    prepared: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "FRESH", LONG)
+    credential = credential_id("service", "key-joined-again", "m")
+    call = LimitWaits(10.0).call(credential)
+    assert await call.before() is None
+    own_tables.exchange_limits(prepared, {credential: LimitState(clock.now() + LONG, "")})
+    limits.join_limits(prepared)
+    assert await call.before() is None
+
+
 async def test_a_met_limit_is_stored_at_once(prepared: Database) -> None:
     credential = credential_id("service", "key-stored-at-once", "m")
     call = LimitWaits(10.0).call(credential)

@@ -137,6 +137,9 @@ async def test_a_pipeline_run_is_one_tree_over_its_agents_and_commands(
         if span.name == "node build":
             assert attributes(span)["gen_ai.operation.name"] == "execute_node"
             assert "text Done." in str(attributes(span)["gen_ai.input.messages"])
+        if span.name == "invoke_workflow ship":
+            assert attributes(span)["output.value"] == "Done."
+            assert "Done." in str(attributes(span)["gen_ai.output.messages"])
     by_name = {span.name: span.span_id.hex() for span in receiver.spans}
     for name, file in (("node command", "command.txt"), ("invoke_agent gemini-cli", "agent.txt")):
         handed_on = trace_context.parse((workspace / file).read_text())

@@ -209,6 +209,14 @@ def test_a_pipeline_run_is_a_workflow_with_its_nodes_and_agents() -> None:
     assert (ask.error, ask.attributes["error.type"]) == ("nobody", "node_failed")
 
 
+def test_a_pipeline_run_has_the_last_answer_as_its_output() -> None:
+    spans = list(spans_of(pipeline_events(), content=True))
+    agents = named(spans, "invoke_agent codex-cli").attributes["output.value"]
+    assert named(spans, "invoke_workflow ship").attributes["output.value"] == agents
+    plain = named(list(spans_of(pipeline_events())), "invoke_workflow ship")
+    assert "output.value" not in plain.attributes
+
+
 def test_texts_are_left_out_unless_they_are_asked_for() -> None:
     def sent(*, content: bool) -> str:
         return as_otlp_json(list(spans_of(session_events(), content=content))).decode()

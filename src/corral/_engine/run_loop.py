@@ -53,7 +53,9 @@ from corral._pipelines.scheduler.commands import (
     Stop,
     Wait,
 )
+from corral._pipelines.scheduler.outcome import RESULT
 from corral._pipelines.scheduler.state import State
+from corral._pipelines.templates import as_text
 from corral._system import clock
 from corral._system.randomness import fraction
 from corral._workflows.program_turn import (
@@ -298,6 +300,9 @@ class Projection:
         is_end = isinstance(command, EmitEvent) and isinstance(command.event, _END_EVENTS)
         if is_end and writer is not None and not self._is_journaled:
             writer.flush(state)  # reports of nodes come before the end
+        if is_end and self.spans is not None:
+            given = state.context.get(RESULT, state.context.get("last_response"))
+            self.spans.set_output(as_text(given))
         if self._is_journaled or not isinstance(command, Checkpoint):
             self._write(self._numbering.of(command, clock.now()))
         if writer is not None:

@@ -21,9 +21,18 @@ from corral._pipelines.graph import Graph
 from corral._system.environment import SecretRedactor, named_secrets, variables
 from corral._telemetry import trace_context
 from corral._telemetry.sender import sender_for, with_content
-from corral._telemetry.spans import CHAIN, KIND, AgentSpans, Span, SpanNote, Value, input_facts
+from corral._telemetry.spans import (
+    CHAIN,
+    KIND,
+    AgentSpans,
+    Span,
+    SpanNote,
+    Value,
+    input_facts,
+    output_facts,
+)
 from corral._telemetry.trace_context import TraceContext
-from corral.events import Vendor
+from corral.events import Done, Vendor
 
 
 class _OpenRun(msgspec.Struct, kw_only=True):
@@ -50,6 +59,8 @@ class PipelineSpans:
         self._parent = parent
         self._content = content
         self._prompts: Mapping[str, str] = {} if prompts is None else prompts
+        self.output: str = ""
+        """What the run gave; unless it is set, the last answer of an agent in the stream."""
         self._agent_prompts: dict[str, str] = {}
         self._runs: dict[str, _OpenRun] = {}
         self._nodes: dict[str, TraceContext] = {}
@@ -80,6 +91,8 @@ class PipelineSpans:
                     node = event.node or ""
                     if isinstance(event, Vendor) and event.name == "prompt":
                         self._agent_prompts.setdefault(node, str(event.data))
+                    elif isinstance(event, Done):
+                        self.output = event.text
                     if node not in self._agents:
                         parent = self._nodes.get(node, self._parent)
                         self._agents[node] = AgentSpans(parent, content=self._content)
@@ -159,6 +172,8 @@ class PipelineSpans:
                 error = attributes["error.type"] = "unfinished"
             case _:
                 pass
+        if self._content and self.output:
+            attributes |= output_facts(self.output, ok=error is None)
         span = Span(
             context=trace_context.of_pipeline(run_id, self._parent),
             parent_id=None if parent is None else parent.span_id,
@@ -191,6 +206,11 @@ class LivePipelineSpans:
         """Before the node ends."""
         if self._has_content:
             self._prompts[node] = self._redactor.clean_text(prompt)
+
+    def set_output(self, text: str) -> None:
+        """Before the run ends."""
+        if self._has_content:
+            self._spans.output = self._redactor.clean_text(text)
 
     def add(self, event: PipelineEvent) -> None:
         self._sender.put(self._spans.add(event))

@@ -189,9 +189,7 @@ class AgentSpans:
         if self._content:
             attributes |= input_facts(self._prompt)
             if done is not None:
-                reason = "stop" if done.status == "success" else "error"
-                attributes["gen_ai.output.messages"] = as_messages("assistant", done.text, reason)
-                attributes["output.value"] = done.text[:MAX_CONTENT]
+                attributes |= output_facts(done.text, ok=done.status == "success")
         turn = self._turn_context(init)
         span = Span(
             context=turn,
@@ -441,6 +439,14 @@ def input_facts(prompt: str) -> dict[str, Value]:
     return {
         "gen_ai.input.messages": as_messages("user", prompt),
         "input.value": prompt[:MAX_CONTENT],
+    }
+
+
+def output_facts(text: str, *, ok: bool) -> dict[str, Value]:
+    """The answer to a prompt, or what a run gave, in the same two forms."""
+    return {
+        "gen_ai.output.messages": as_messages("assistant", text, "stop" if ok else "error"),
+        "output.value": text[:MAX_CONTENT],
     }
 
 

@@ -34,3 +34,5 @@ async def test_a_batch_is_one_tree_below_the_callers_span(
     assert attributes(by_name["node 2"])["error.type"] == "node_failed"
     assert attributes(by_name["node 1"])["gen_ai.operation.name"] == "execute_node"
     assert attributes(by_name["node 1"])["input.value"] == prompts[0]
+    root = attributes(by_name["invoke_workflow two"])
+    assert root["output.value"] == "1 succeeded, 1 failed"

@@ -32,6 +32,7 @@ class BatchSpans:
         self._template = spec.graph.nodes[NODE].text("prompt")
         self._spans = spans
         self._started: set[str] = set()
+        self._succeeded = self._failed = 0
 
     def start(self, tasks: Iterable[BatchTask]) -> None:
         for task in tasks:
@@ -42,6 +43,9 @@ class BatchSpans:
         now, task, attempts = clock.now(), result.id, result.attempts
         if task not in self._started:  # an earlier process has started it
             self._start(task, now - result.seconds)
+        self._succeeded += result.ok
+        self._failed += not result.ok
+        self._spans.set_output(f"{self._succeeded} succeeded, {self._failed} failed")
         if result.ok:
             self._spans.add(
                 StepCompleted(run_id=self._name, node=task, visit=task, attempts=attempts, ts=now)
