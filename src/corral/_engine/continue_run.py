@@ -97,7 +97,7 @@ async def continue_run(
             if limits:
                 await service.add_budget(name, Raise.of(limits), is_total=True, db=db)
             if shown.output is None:
-                await service.resume(name, db=db)
+                await service.resume(name, db=db, restarts_jobs=follow.restarts_jobs)
         result = await follow_to_end(name, folder, follow, reported=reported)
     if new is not None or shown.output is None:
         is_workflow = shown.run_input.program is not None

@@ -48,6 +48,8 @@ class FollowOptions:
     """Answers its questions; None: there is no one to ask."""
     on_event: OnEvent | None = None
     on_start: OnStart | None = None
+    restarts_jobs: bool = False
+    """Of ``service.resume``."""
 
     def started(self, run: str, folder: Path) -> None:
         if self.on_start is not None:

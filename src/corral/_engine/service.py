@@ -243,9 +243,10 @@ async def add_budget(
     return await with_client(database, add)
 
 
-async def resume(run: str, *, db: str | None = None) -> None:
+async def resume(run: str, *, db: str | None = None, restarts_jobs: bool = False) -> None:
     """Continue a run in this process if no executor runs it. A run that a worker executes, or that
-    has ended, stays as it is."""
+    has ended, stays as it is. ``restarts_jobs``: what its agents use, such as a scripted model,
+    ended with the process that started them, so what they are doing starts again."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
 
@@ -267,7 +268,7 @@ async def resume(run: str, *, db: str | None = None) -> None:
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
                 target = moved_queue(each.queue, here.queue_names[0], here.all_queues)
-                agent_host_client.retire(each.id)
+                agent_host_client.retire(each.id, at_once=restarts_jobs)
                 client.resume([each.id], target)
 
     await with_client(database, move)

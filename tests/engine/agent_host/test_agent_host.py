@@ -18,12 +18,14 @@ from support.durable_processes import DurableProcesses, is_alive, wait_until
 
 from corral._engine import service
 from corral._engine.agent_host import client
-from corral._engine.agent_host.client import HostFiles, Job
+from corral._engine.agent_host.client import HostFiles, Job, StoredOutcome
+from corral._engine.agent_host.server import CRASHES
 from corral._engine.payloads import RunConfig, RunInput
 from corral._pipelines import node_kinds
 from corral._pipelines.execution import handlers
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import RunNode
+from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._system import fs, platform
 
 
@@ -87,6 +89,45 @@ def test_a_command_that_ended_without_a_worker_is_not_run_again(
     wait_until(lambda: "end" in processes.lines(), "the command to end")
     assert processes.wait(processes.run(graph)) == 0, processes.output()
     assert processes.attempt_counts() == {"slow.1#1": 1}
+
+
+@pytest.mark.seconds
+def test_jobs_start_again_if_what_they_use_ended_with_their_worker(
+    file_processes: DurableProcesses,
+) -> None:
+    """As often as that happens: the job has killed no host."""
+    processes = file_processes
+    graph = pipeline(processes)
+    running = processes.run(graph)
+    hosts = set[int]()
+    for count in range(1, CRASHES + 1):
+        wait_for_start(processes, count)
+        hosts.add(host_pid())
+        processes.kill(running)
+        running = processes.run(graph, restarts_jobs=True)
+    wait_for_start(processes, CRASHES + 1)
+    let_go_on(processes)
+    assert processes.wait(running) == 0, processes.output()
+    assert processes.wait_for_run().status == "success"
+    assert len(hosts) == CRASHES
+
+
+def test_only_what_another_start_may_help_loses_its_result() -> None:
+    files = HostFiles.for_run("r")
+    stored = {
+        "done": StoredOutcome(outcome=Outcome()),
+        "cancelled": StoredOutcome(),
+        "refused": StoredOutcome(outcome=failed("no key", retryable=False)),
+        "lost": StoredOutcome(outcome=failed("connection refused", retryable=True)),
+        "unknown": StoredOutcome(outcome=failed("exit code 1")),
+    }
+    for name, result in stored.items():
+        files.job(name).mkdir(parents=True)
+        files.write_result(name, result)
+    client.retire("r")
+    assert {name for name in stored if files.result(name)} == {*stored}
+    client.retire("r", at_once=True)
+    assert {name for name in stored if files.result(name)} == {"done", "cancelled", "refused"}
 
 
 def test_after_a_killed_host_the_command_is_started_again(file_processes: DurableProcesses) -> None:

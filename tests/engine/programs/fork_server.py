@@ -201,7 +201,8 @@ def run(request: dict[str, Any]) -> None:
             if "already" not in str(error):
                 raise
             name = request["run"]
-            await service.resume(name, db=request["db"])
+            restarts = bool(request.get("restarts_jobs"))
+            await service.resume(name, db=request["db"], restarts_jobs=restarts)
         await service.wait(name, db=request["db"], timeout=request.get("timeout", 60))
 
     asyncio.run(scenario())

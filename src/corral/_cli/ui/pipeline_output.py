@@ -114,7 +114,12 @@ class PipelinePrinter:
             self.progress.asks = True
             interviewer = _TerminalInterviewer(Console(), self.progress)
         follow = FollowOptions(
-            db=self._db, interviewer=interviewer, on_event=self.event, on_start=self.started
+            db=self._db,
+            interviewer=interviewer,
+            on_event=self.event,
+            on_start=self.started,
+            # The scripted model ended with the command that served it.
+            restarts_jobs=bool(script_option()),
         )
         task = asyncio.ensure_future(execute(follow))
 

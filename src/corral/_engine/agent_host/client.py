@@ -44,8 +44,9 @@ FIRST_POLL, LAST_POLL = 0.02, 0.25
 CANCELLED = "cancelled"
 ALL = "all.cancel"
 RETIRE = "idle.exit"
-RETIRE_POLLS = 150
-"""How often ``retire`` looks whether an idle host has exited: for 3 seconds."""
+EXIT = "now.exit"
+RETIRE_SECONDS = {RETIRE: 3.0, EXIT: 20.0}
+"""How long ``retire`` waits until a host has exited; with jobs it ends their agents first."""
 RESERVED = 64 * 1024
 """Bytes of disk reserved for each job's result before it starts: on a full disk a job could not
 report anything otherwise."""
@@ -294,21 +295,37 @@ def stop(run_id: str, visit: str) -> None:
                 files.cancel(name)
 
 
-def retire(run_id: str) -> None:
+def retire(run_id: str, *, at_once: bool = False) -> None:
     """Let the host of a run exit if it has no job: the next one, started by this process, has its
-    environment. Blocking."""
-    files = HostFiles.for_run(run_id)
+    environment. ``at_once``: also if it has jobs. They end without a result, and those that failed
+    meanwhile lose it: what no journal has of them starts again in the next host, by the rule
+    ``on_crash`` of their nodes. Blocking."""
+    home = HostFiles.for_run(run_id)
+    request = EXIT if at_once else RETIRE
     with contextlib.suppress(OSError):
-        with fs.exclusive_lock(files.gate):
-            names = os.listdir(files.jobs)
-            if not fs.is_locked(files.lock) or any(files.result(name) is None for name in names):
+        with fs.exclusive_lock(home.gate):
+            jobs = [name for name in os.listdir(home.jobs) if home.result(name) is None]
+            hosts = [files for files in home.all_hosts() if fs.is_locked(files.lock)]
+            if jobs and not at_once:
                 return
-            (files.requests / RETIRE).touch()
-        daemon.wake_fifo(files.fifo)
-        for _ in range(RETIRE_POLLS):
-            if not fs.is_locked(files.lock):
-                return
+            for files in hosts:
+                (files.requests / request).touch()
+        for files in hosts:
+            daemon.wake_fifo(files.fifo)
+        end = time.monotonic() + RETIRE_SECONDS[request]
+        while time.monotonic() < end and any(fs.is_locked(files.lock) for files in hosts):
             time.sleep(FIRST_POLL)
+        if at_once:
+            with fs.exclusive_lock(home.gate):
+                for name in os.listdir(home.jobs):
+                    if _may_succeed_again(home.result(name)):
+                        remove_tree(home.job(name))
+
+
+def _may_succeed_again(stored: StoredOutcome | None) -> bool:
+    """Whether the job failed, and another start may help."""
+    outcome = None if stored is None else stored.outcome
+    return outcome is not None and not outcome.ok and outcome.retryable is not False
 
 
 def close(run_id: str, *, cancel: bool = False) -> None:

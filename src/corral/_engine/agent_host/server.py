@@ -12,9 +12,9 @@ States: starting -> serving -> idle -> exited.
 * starting: it holds ``lock``, reads ``run.json``, imports the modules that register node kinds,
   and ends processes that an earlier host of this run left behind.
 * serving: each file in ``requests/`` is a command: ``NAME`` starts a job, ``NAME.cancel`` cancels
-  it, ``all.cancel`` cancels all, ``idle.exit`` asks the host to exit as soon as it is idle. A
-  command file is deleted when it is taken. Jobs run concurrently, as tasks of one event loop, with
-  shared warm agents.
+  it, ``all.cancel`` cancels all, ``idle.exit`` asks the host to exit as soon as it is idle,
+  ``now.exit`` to exit at once and to leave its jobs to the next host. A command file is deleted
+  when it is taken. Jobs run concurrently, as tasks of one event loop, with shared warm agents.
 * idle: no job runs. The host exits when the run has ended (``end``), when it is isolated, when it
   was asked to, or after ``LINGER`` seconds; agents stay warm for the next node until then.
 * exited: it decides to exit while it holds ``gate``, so that no job can be submitted between the
@@ -47,6 +47,7 @@ from pathlib import Path
 
 from corral._engine.agent_host.client import (
     ALL,
+    EXIT,
     RETIRE,
     HostFiles,
     Job,
@@ -104,6 +105,8 @@ class _Host:
         self.running: dict[str, asyncio.Task[None]] = {}
         self.wake = asyncio.Event()
         self.is_retired = False
+        self.leaves_jobs = False
+        """Its jobs end without a result, for another host."""
 
     async def serve(self) -> None:
         for module in self.run_input.config.imports:
@@ -149,6 +152,9 @@ class _Host:
                 self._end_all()
             elif name == RETIRE:
                 self.is_retired = True
+            elif name == EXIT:
+                self.is_retired = self.leaves_jobs = True
+                self._end_all()
             elif name.endswith(".cancel"):
                 job = name.removesuffix(".cancel")
                 if job in self.running:
@@ -160,6 +166,7 @@ class _Host:
 
     async def _run_job(self, name: str, resources: NodeResources) -> None:
         folder = self.files.job(name)
+        stored: StoredOutcome | None
         try:
             job = decode_as((folder / "job.json").read_bytes(), Job)
             starts = sum(1 for _ in folder.glob("started.*"))
@@ -178,11 +185,15 @@ class _Host:
                 )
                 stored = StoredOutcome(outcome=outcome)
         except asyncio.CancelledError:
-            stored = StoredOutcome()
+            stored = None if self.leaves_jobs else StoredOutcome()
         except Exception as error:  # otherwise the worker would wait for ever
             stored = StoredOutcome(outcome=failed(f"{type(error).__name__}: {error}"))
         try:
-            self.files.write_result(name, stored)
+            if stored is not None:
+                self.files.write_result(name, stored)
+            else:  # the job did not kill its host
+                for mark in folder.glob("started.*"):
+                    mark.unlink()
         finally:
             self.running.pop(name, None)
             self.wake.set()
