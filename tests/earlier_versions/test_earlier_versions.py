@@ -153,19 +153,28 @@ def test_the_file_of_results_is_continued(stored: Stored) -> None:
 
 
 def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
+    """Those of an earlier format are in another file, which the lists name."""
+    db = "" if stored.is_continued else f" --db {stored.database}"
     code, output = stored.run("pipeline runs")
+    assert code == 0, output
+    assert ("--db" in output) == bool(db)
+    code, output = stored.run(f"pipeline runs{db}")
     assert code == 0, output
     runs = stored.rows("corral.run")
     pipelines = [run for run in runs if not run.startswith("hello-")]
     assert len(pipelines) == 3
     for run in runs:
         assert (run in output) == (run in pipelines)
-        assert stored.is_refused(f"pipeline show {run}") == (stored.name == UNREADABLE)
-    code, output = stored.run("batches list")
+        assert stored.is_refused(f"pipeline show {run}{db}") == (stored.name == UNREADABLE)
+        if db:
+            assert stored.is_refused(f"pipeline show {run}")
+    code, output = stored.run(f"batches list{db}")
     assert code == 0, output
     for batch in stored.rows("corral.batch"):
         if batch in output:
-            assert stored.is_refused(f"batches show {batch}") == (stored.name == UNREADABLE)
+            assert stored.is_refused(f"batches show {batch}{db}") == (stored.name == UNREADABLE)
+            if db:
+                assert stored.is_refused(f"batches show {batch}")
 
 
 BATCH = "batch tasks.jsonl --prompt 'Say {{id}}' --simulate --name queued --output new.jsonl"
@@ -184,14 +193,39 @@ def test_runs_and_batches_are_continued_or_refused(stored: Stored) -> None:
     assert stored.is_refused(BATCH)
 
 
-def check_continued(stored: Stored) -> None:
-    """In processes of their own: an engine that is started twice in a test would log to a stream
+@pytest.mark.parametrize("stored", [ARCHIVES[0]], indirect=True, ids=["the first"])
+def test_the_file_of_an_earlier_format_gets_no_new_runs(stored: Stored) -> None:
+    """Its corral refuses open runs of this format beside its own."""
+    before = stored.rows("corral.run")
+    graph = "digraph fresh { s [shape=Mdiamond]; e [shape=Msquare]; s -> e }"
+    (stored.work / "new.dot").write_text(graph)
+    assert start("pipeline run new.dot").wait(60) == 0
+    assert stored.rows("corral.run") == before
+    code, output = stored.run("pipeline runs")
+    assert code == 0
+    assert "fresh" in output
+
+
+def test_no_command_is_printed_that_would_be_refused(stored: Stored) -> None:
+    if stored.is_continued or stored.name == UNREADABLE:
+        return
+    for run in stored.rows("corral.run"):
+        if run.startswith("gate"):
+            code, output = stored.run(f"pipeline show {run} --db {stored.database}")
+            assert code == 0, output
+            assert "? " in output
+            assert "corral pipeline" not in output
+            assert "use the corral that wrote it" in output
+
+
+def start(words: str) -> subprocess.Popen[bytes]:
+    """A command in its own process: an engine that is started twice in a test would log to a stream
     that is closed."""
+    main = "from corral._cli.main import main; main()"
+    return subprocess.Popen([sys.executable, "-c", main, *shlex.split(words)])
 
-    def start(words: str) -> subprocess.Popen[bytes]:
-        main = "from corral._cli.main import main; main()"
-        return subprocess.Popen([sys.executable, "-c", main, *shlex.split(words)])
 
+def check_continued(stored: Stored) -> None:
     def states() -> set[str]:
         rows = {**stored.rows("corral.run"), **stored.rows("corral.node")}
         return {state for state, _ in rows.values()}

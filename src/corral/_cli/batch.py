@@ -28,6 +28,7 @@ from corral._cli.options import (
     count_option,
     database_option,
     limit_texts,
+    name_other_files,
     policy_options,
     read_options,
     read_prompt,
@@ -302,6 +303,7 @@ def list_batches(limit: int, db: str | None, as_json: bool) -> None:
     from corral._engine.batch import query
 
     found = asyncio.run(query.list_batches(db=db, limit=limit))
+    name_other_files(db)
     if as_json:
         echo_json(msgspec.json.encode(found).decode())
         return

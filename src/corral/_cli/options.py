@@ -395,6 +395,17 @@ def script_option() -> str:
     return f" --fake {shlex.quote(path)}"
 
 
+def name_other_files(db: str | None) -> None:
+    """Say on stderr which files have the runs of corrals of other formats, where the default file
+    is listed."""
+    from corral._cli.ui.terminal import echo
+    from corral._engine.dbos import database
+
+    if database.find(db).path == database.default_file():
+        for file in database.other_default_files():
+            echo(f"corral: runs of another format are listed with --db {file}", err=True)
+
+
 def database_option(db: str | None) -> str:
     """`` --db URL`` to append to a printed command, without the password; or ``""``."""
     if not db:

@@ -40,11 +40,12 @@ def journal_format(name: str) -> int:
     return int(number) if number.isdecimal() else JOURNAL
 
 
-def unsupported(what: str, found: int, ours: int) -> FormatUnsupported:
-    """The error for something in a format that this corral does not read or continue."""
+def unsupported(what: str, found: int, ours: int, more: str = "") -> FormatUnsupported:
+    """The error for something in a format that this corral does not read or continue. ``more``: is
+    added to what to do."""
     do = "update corral" if found > ours else "use the corral that wrote it"
     return FormatUnsupported(
-        f"{what} is stored in format {found}, and this corral uses format {ours}: {do}"
+        f"{what} is stored in format {found}, and this corral uses format {ours}: {do}{more}"
     )
 
 

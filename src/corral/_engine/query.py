@@ -16,6 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral._core.lookup import find_id
+from corral._core.stored_formats import JOURNAL
 from corral._engine.dbos.adapter import RECEIVED
 from corral._engine.dbos.client import (
     LAST_POLL,
@@ -27,7 +28,14 @@ from corral._engine.dbos.client import (
     read_patiently,
     with_client,
 )
-from corral._engine.dbos.database import ENDED_STATES, Database, find, is_there, reading
+from corral._engine.dbos.database import (
+    ENDED_STATES,
+    Database,
+    check_not_elsewhere,
+    find,
+    is_there,
+    reading,
+)
 from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.node_runner import Retrying
 from corral._engine.payloads import (
@@ -102,6 +110,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of every visit that has ended, by its id."""
     graph: Graph
     """Of a workflow: its steps so far, and which followed which."""
+    format: int = JOURNAL
+    """Of its record. One of another format cannot be answered or continued."""
     continued_as: str = ""
     """The run that goes on for this one, which has failed or was cancelled, or whose file has
     changed; ``resume`` continues that one."""
@@ -119,10 +129,9 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 async def find_run(name: str, *, db: str | None = None) -> str:
     """The id of the run that ``name`` stands for: an id, or a unique beginning of one. Raises
-    ``ConfigError`` if several begin with it. A name that fits no run is returned as it is."""
+    ``ConfigError`` if several begin with it, ``FormatUnsupported`` if only a database of another
+    format has it. A name that fits no run is returned as it is."""
     database = find(db)
-    if not await asyncio.to_thread(is_there, database):
-        return name
 
     def read(client: DatabaseClient) -> str | None:
         if client.list_workflows(ids=[name]):
@@ -130,7 +139,12 @@ async def find_run(name: str, *, db: str | None = None) -> str:
         rows = client.list_workflows(name=RUN_WORKFLOW, top=True)
         return find_id(name, [row.id for row in rows], "runs")
 
-    return await with_client(database, read) or name
+    if await asyncio.to_thread(is_there, database):
+        run_id = await with_client(database, read)
+        if run_id is not None:
+            return run_id
+    await asyncio.to_thread(check_not_elsewhere, database, repr(name), name)
+    return name
 
 
 async def show(run: str, *, db: str | None = None) -> RunDetails:
@@ -156,6 +170,7 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
                 output=output,
                 created=row.created,
                 ended=row.ended,
+                format=row.format,
                 visits={
                     each.id: each.outcome for each in replay.messages if isinstance(each, Ended)
                 },

@@ -96,11 +96,11 @@ class Databases:
 
 def other_databases(live: LiveRuns) -> set[str]:
     """The databases besides the default one: those of running processes, and those used before."""
-    from corral._engine.dbos.database import find, remembered
+    from corral._engine.dbos.database import find, other_default_files, remembered
 
     default = find(None).shown
     found: set[str] = set()
-    for db in (*live.databases, *remembered()):
+    for db in (*live.databases, *remembered(), *map(str, other_default_files())):
         try:
             place = find(db)
         except CorralError:

@@ -12,10 +12,12 @@ import click
 import msgspec
 
 from corral._cli.command_types import plain_option
-from corral._cli.options import DB, JSON, NEWEST, RUN, database_option
+from corral._cli.options import DB, JSON, NEWEST, RUN, database_option, name_other_files
 from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
+from corral._core import stored_formats
 from corral._core.spending import LIMITS
+from corral._core.stored_formats import JOURNAL
 from corral._core.terminal_text import one_line, visible
 from corral._engine.dbos.database import require
 from corral._runs.find import find_pipeline_run
@@ -41,6 +43,7 @@ def _runs_command(kind: Literal["pipeline", "workflow"]) -> click.Command:
         from corral._engine import run_list
 
         found = asyncio.run(run_list.list_runs(db=db, limit=limit, kind=kind))
+        name_other_files(db)
         if as_json:
             echo_json(msgspec.json.encode(found).decode())
             return
@@ -110,8 +113,13 @@ def show(name: str, db: str | None, as_json: bool) -> None:
         echo(f"budget     {_budget(found.budget)}")
     if found.output is not None and (text := _result(found, found.output)):
         echo(f"result     {text}")
+    is_ours = found.format == JOURNAL
+    answer_command = f"{command} answer {found.id}{database_option(db)}"
     for each in questions:
-        _print_question(each, f"{command} answer {found.id}{database_option(db)}")
+        _print_question(each, answer_command if is_ours else "")
+    if not is_ours:
+        echo(stored_formats.unsupported(found.id, found.format, JOURNAL).message)
+        return
     if found.status == "paused":
         limits = found.budget.limits.as_dict() if found.budget is not None else {}
         flags = " ".join(f"--{name.replace('_', '-')} N" for name in limits)
@@ -253,7 +261,7 @@ def _budget(stored: StoredBudget) -> str:
 
 
 def _print_question(open_question: RunQuestion, command: str) -> None:
-    """Print a question, its choices, and the command that answers it."""
+    """Print a question, its choices, and the command that answers it, if there is one."""
     question = open_question.question
     echo(f"? {question.node}: {visible(question.text)}")
     if open_question.answered:
@@ -266,7 +274,8 @@ def _print_question(open_question: RunQuestion, command: str) -> None:
 
         until = clock.time_of_day(question.deadline)
         echo(f"    answer by {until}; {one_line(question.at_deadline)}")
-    echo(f"  {command} CHOICE --gate {question.node}")
+    if command:
+        echo(f"  {command} CHOICE --gate {question.node}")
 
 
 def _print_work(found: RunDetails, tree: RunWorktree) -> None:

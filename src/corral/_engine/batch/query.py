@@ -28,6 +28,7 @@ from corral._engine.dbos.client import WorkflowInfo, queue_owner, responsible_ex
 from corral._engine.dbos.database import (
     OPEN_STATES,
     UnreadableRecord,
+    check_not_elsewhere,
     find,
     is_there,
     reading,
@@ -124,13 +125,18 @@ async def list_batches(*, db: str | None = None, limit: int | None = 50) -> list
 async def find_batch(name: str, *, db: str | None = None) -> str:
     """The name of a batch, given a unique beginning of it. Raises ``ConfigError`` if several begin
     with it. A name that fits none is returned as it is."""
-    if not await asyncio.to_thread(is_there, find(db)):
-        return name
+    database = find(db)
 
     def read(store: BatchStore) -> str | None:
         return find_id(name, list(batch_rounds(store)), "batches")
 
-    return await _with_store(db, read) or name
+    if await asyncio.to_thread(is_there, database):
+        batch = await _with_store(db, read)
+        if batch is not None:
+            return batch
+    what = f"the batch {name!r}"
+    await asyncio.to_thread(check_not_elsewhere, database, what, name)
+    return name
 
 
 async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:

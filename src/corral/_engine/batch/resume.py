@@ -121,6 +121,8 @@ async def durable_state(
 ) -> AsyncGenerator[ResumeState]:
     """The state of a durable batch, with the engine running. ``command`` is stored with it. Raises
     ``ConfigError``."""
+    what = f"the batch {spec.name!r}"
+    await asyncio.to_thread(database.check_not_elsewhere, user.database, what, spec.name)
     await asyncio.to_thread(database.prepare, user.database)
     store_thread = BatchStoreThread(user.database)
     state: ResumeState | None = None

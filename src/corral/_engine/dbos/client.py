@@ -110,7 +110,8 @@ class WorkflowInfo(msgspec.Struct, frozen=True, kw_only=True):
     def check_format(self) -> None:
         """Raises ``FormatUnsupported`` unless this corral can continue it."""
         if self.format != JOURNAL:
-            raise stored_formats.unsupported(repr(self.id), self.format, JOURNAL)
+            more = f", which may refuse this database while runs of format {JOURNAL} are open in it"
+            raise stored_formats.unsupported(repr(self.id), self.format, JOURNAL, more)
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import importlib.util
 import logging
 import os
 import re
+import shlex
 import shutil
 import sqlite3
 from collections.abc import Callable, Generator, Sequence
@@ -28,6 +29,7 @@ import msgspec
 
 from corral._core import stored_formats
 from corral._core.stored_formats import JOURNAL
+from corral._engine.dbos import private_calls
 from corral._engine.dbos.connections import CONNECT
 from corral._engine.dbos.private_calls import SCHEMA
 from corral._system import fs, paths
@@ -168,9 +170,37 @@ def locks_of(path: Path) -> Path:
     return path.with_name(path.name + ".executors")
 
 
+def default_file() -> Path:
+    """The file in corral's home that runs are stored in. Each format has its own: a corral of an
+    earlier format would refuse its own runs beside open ones of this format."""
+    file = paths.home() / "engine.db"
+    own = file.with_name(f"engine-{JOURNAL}.db")
+    return own if own.exists() or private_calls.read_formats(file) - {JOURNAL} else file
+
+
+def other_default_files() -> list[Path]:
+    """The files in corral's home that corrals of other formats store their runs in."""
+    own = default_file()
+    return sorted(file for file in paths.home().glob("engine*.db") if file != own)
+
+
+def check_not_elsewhere(database: Database, what: str, workflow_id: str) -> None:
+    """Raises ``FormatUnsupported`` if the workflow is not in the default file of this format, which
+    ``database`` is, but in that of another one. Blocking."""
+    if database.path != default_file():
+        return
+    for file in other_default_files():
+        format = private_calls.read_format(file, workflow_id)
+        if format is not None and format != JOURNAL:
+            raise stored_formats.unsupported(what, format, JOURNAL, f"; --db {file} shows it here")
+        if format is not None:
+            option = f"--db {shlex.quote(str(file))}"
+            raise ConfigError(f"{what} is in another database", hint=f"Name it: {option}")
+
+
 def find(given: str | None = None) -> Database:
     """The given database, else ``CORRAL_DB``, else a file in corral's home."""
-    text = given or os.environ.get("CORRAL_DB") or str(paths.home() / "engine.db")
+    text = given or os.environ.get("CORRAL_DB") or str(default_file())
     scheme = text.partition("://")[0] if "://" in text else ""
     if scheme in ("postgres", "postgresql", "postgresql+psycopg"):
         return Database("postgresql" + text[len(scheme) :], None)
@@ -203,7 +233,7 @@ def prepare(database: Database) -> None:
         else:
             _prepare_server(database)
     # For those who look for runs, such as ``corral view``.
-    if database.path == paths.home() / "engine.db":
+    if database.path == default_file():
         return
     known = remembered()
     if database.shown not in known:
@@ -451,9 +481,11 @@ def storage_errors(database: Database) -> Generator[None]:
         if isinstance(cause, sqlite3.Error):
             raise _explain(database, cause) from error
         if cause is not error or _is_of_server(error):
+            # Without a state of SQL the server has not answered.
+            is_away = _is_of_server(cause) and not getattr(cause, "sqlstate", None)
             raise StorageFailed(
                 f"the database {database.shown}: {_first_line(cause)}",
-                hint=None if getattr(cause, "sqlstate", None) else CANNOT_REACH,
+                hint=CANNOT_REACH if is_away else None,
                 retryable=True,
             ) from error
         raise

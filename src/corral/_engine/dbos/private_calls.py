@@ -82,6 +82,8 @@ PRIVATE_USES = (
             "private_calls.read_top_rows",
             "private_calls.read_nested_ids",
             "private_calls.all_workflow_ids",
+            "private_calls.read_formats",
+            "private_calls.read_format",
         ),
         reason="Every executor looks once per second for executors that died. The public"
         " list_workflows returns all their workflows. And a list of runs must not take longer than"
@@ -179,6 +181,28 @@ def read_top_rows(file: Path, columns: str, name: str, limit: int | None) -> lis
     )
     with closing(sqlite3.connect(file, timeout=30)) as opened:
         return opened.execute(statement, (name, -1 if limit is None else limit)).fetchall()
+
+
+def read_formats(file: Path) -> set[int]:
+    """The formats of the executors that have used a database file. Nothing is written to it."""
+    return _read_formats(file, "SELECT version_name FROM application_versions")
+
+
+def read_format(file: Path, workflow_id: str) -> int | None:
+    """The format of a workflow in a database file; None if it is not there."""
+    select = "SELECT application_version FROM workflow_status WHERE workflow_uuid = ?"
+    return next(iter(_read_formats(file, select, workflow_id)), None)
+
+
+def _read_formats(file: Path, select: str, *values: str) -> set[int]:
+    if not file.exists():
+        return set()
+    try:
+        with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", timeout=30, uri=True)) as opened:
+            rows = opened.execute(select, values).fetchall()
+    except sqlite3.Error:  # it is damaged, or has no such table: who opens it reports that
+        return set()
+    return {stored_formats.journal_format(str(row[0])) for row in rows}
 
 
 def read_labelled_ids(file: Path, name: str, label: str, value: str) -> list[str]:
