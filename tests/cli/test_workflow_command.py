@@ -48,6 +48,33 @@ def folder(workspace: Path) -> Path:
     return workspace
 
 
+PRINTS = (
+    HEAD
+    + """
+print("imported")
+
+
+@corral.workflow
+async def prints(flow: Flow) -> str:
+    print("before")
+    done = await flow.command("echo x", name="one")
+    print("after")
+    return done.stdout
+"""
+)
+
+
+def test_with_json_what_the_program_prints_goes_to_stderr(workspace: Path) -> None:
+    (workspace / "flow.py").write_text(PRINTS)
+    done = in_memory(workspace, "flow.py", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["status"] == "success"
+    assert [json.loads(line)["type"] for line in done.stdout.splitlines()]
+    assert [line for line in ("imported", "before", "after") if line in done.stderr.split()] == [
+        "imported", "before", "after",
+    ]  # fmt: skip
+    assert in_memory(workspace, "flow.py").stdout.split() == ["imported", "before", "after", "x"]
+
+
 @pytest.mark.slow
 def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
     started = workflow(folder, "run", "flow.py", "--arg", "name=Ada", "--run-id", "r", code=10)

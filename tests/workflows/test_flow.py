@@ -62,6 +62,21 @@ async def many(flow: Flow) -> list[str]:
     assert sorted(result.steps) == ["part", *(f"part-{n}" for n in range(2, 7))]
 
 
+@pytest.mark.parametrize(("max_retries", "runs"), [(0, 1), (1, 2)])
+def test_a_command_is_tried_again_as_often_as_the_step_says(
+    tmp_path: Path, max_retries: int, runs: int
+) -> None:
+    body = f"""
+@corral.workflow
+async def tries(flow: Flow) -> str:
+    command = "echo x >> tries; test $(wc -l < tries) -ge 2"
+    return (await flow.command(command, check=True, max_retries={max_retries})).stdout
+"""
+    result = workflow_files.run(tmp_path, body)
+    assert result.ok is (max_retries > 0), result.reason
+    assert len((tmp_path / "tries").read_text().splitlines()) == runs
+
+
 def test_a_failure_stops_the_other_parallel_steps(tmp_path: Path) -> None:
     result = workflow_files.run(
         tmp_path,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, cast
 
 from corral._core.terminal_text import Cleaner, clean, json_line
@@ -150,17 +150,34 @@ def answer_markdown(text: str) -> None:
     _put(sys.stdout, "".join(styled(line, sys.stdout) + "\n" for line in lines))
 
 
+_json_stdout: TextIO | None = None
+"""Stdout itself, within ``json_only``."""
+
+
+@contextlib.contextmanager
+def json_only() -> Generator[None]:
+    """Within the block only lines of JSON go to stdout (``echo_json``, ``raw_stdout``). What a
+    program of the user prints goes to stderr."""
+    global _json_stdout
+    _json_stdout, sys.stdout = sys.stdout, sys.stderr
+    try:
+        yield
+    finally:
+        _json_stdout, sys.stdout = None, _json_stdout
+
+
 def echo_json(line: str | bytes) -> None:
     """Print a line of JSON. At a terminal, control characters are escaped."""
     text = line if isinstance(line, str) else line.decode("utf-8", "replace")
-    is_terminal = sys.stdout.isatty()
+    stream = raw_stdout()
+    is_terminal = stream.isatty()
     if is_terminal:
         text = json_line(text)
 
     def write() -> None:
-        sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode("utf-8", "replace") + b"\n")
-        sys.stdout.buffer.flush()
+        stream.flush()
+        stream.buffer.write(text.encode("utf-8", "replace") + b"\n")
+        stream.buffer.flush()
 
     print_above(write, ends_line=True, is_terminal=is_terminal)
 
@@ -185,6 +202,11 @@ class CleanStream:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.raw, name)
+
+
+def raw_stdout() -> TextIO:
+    """Stdout itself, also within ``json_only``."""
+    return _json_stdout or sys.stdout
 
 
 def raw_stderr() -> TextIO:

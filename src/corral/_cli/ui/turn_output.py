@@ -233,13 +233,14 @@ class Stdout:
 
     def __init__(self, given_up: Callable[[], bool]) -> None:
         self._given_up = given_up
-        self._fd = sys.stdout.fileno()
+        self._stream = terminal.raw_stdout()
+        self._fd = self._stream.fileno()
         kind = os.fstat(self._fd).st_mode
         self._is_terminal = os.isatty(self._fd)
         self._may_block = stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind)
 
     def __enter__(self) -> Stdout:
-        sys.stdout.flush()
+        self._stream.flush()
         if self._may_block:
             os.set_blocking(self._fd, False)
         return self

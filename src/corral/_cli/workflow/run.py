@@ -25,7 +25,7 @@ from corral._cli.execution import (
     read_request,
 )
 from corral._cli.options import RUN
-from corral._cli.ui.terminal import echo, echo_json
+from corral._cli.ui.terminal import echo, echo_json, json_only
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     Exit codes: 0 success · 1 the run failed · 2 bad input, nothing was started ·
     10 waiting for a person · 130 interrupted
     """
+    keep_json(flags)
     workflow = find_workflow(file)
     args = read_args(workflow, flags["given"])
     from corral._engine import workflow_runs
@@ -110,6 +111,7 @@ def resume(name: str, **flags: Unpack[WorkflowResumeFlags]) -> int:
     """
     from corral._engine import workflow_runs
 
+    keep_json(flags)
     db = flags["db"]
     found = find_continuation(
         name, flags, partial(workflow_runs.prepare_resume, new_run=flags["new_run"], db=db)
@@ -136,10 +138,17 @@ def fork(name: str, step: str, **flags: Unpack[WorkflowForkFlags]) -> int:
     """
     from corral._engine import workflow_runs
 
+    keep_json(flags)
     found = find_continuation(
         name, flags, partial(workflow_runs.prepare_fork, step=step, db=flags["db"])
     )
     return follow_continuation(found, flags, "workflow", run_dir=flags["run_dir"])
+
+
+def keep_json(flags: FollowFlags) -> None:
+    """With ``--json`` stdout has JSON only, whatever the program prints."""
+    if flags["as_json"]:
+        click.get_current_context().with_resource(json_only())
 
 
 def print_plan(plan: ResumePlan) -> None:
