@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from corral._cli.ui.compare_report import report_lines
 from corral._comparison.statistics import Verdicts, difference, differences, pass_rate
+from corral._comparison.summary import ComparisonSummary
 
 TASKS = 120
 
@@ -79,6 +81,19 @@ def test_only_tasks_with_a_verdict_for_both_are_compared() -> None:
     nothing = difference("a", "b", {"x": [True]}, {"y": [True]})
     assert (nothing.value, nothing.low, nothing.tasks, nothing.is_clear) == (None, None, 0, False)
     assert pass_rate({}).value is None
+
+
+@pytest.mark.parametrize(("tasks", "is_said"), [(9, True), (10, False)])
+def test_a_difference_of_few_tasks_is_called_optimistic(tasks: int, is_said: bool) -> None:
+    numbers = [str(number) for number in range(tasks)]
+    rows = {"a": dict.fromkeys(numbers, [True] * 5), "b": dict.fromkeys(numbers, [False] * 5)}
+    found = [*differences(rows)]
+    summary = ComparisonSummary(
+        id="c", title="", created=0, cwd="", repeat=5, total=0, done=0, agents=(), tasks=(),
+        differences=tuple(found),
+    )  # fmt: skip
+    (line,) = [line for line in report_lines(summary) if line.startswith("a − b")]
+    assert line.endswith(" * (of 9 tasks only: optimistic)" if is_said else " *")
 
 
 def test_every_two_agents_are_compared_once() -> None:

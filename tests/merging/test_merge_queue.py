@@ -602,3 +602,17 @@ def test_merging_goes_on_while_an_owner_works(repo: Path, tmp_path: Path) -> Non
     assert report.ok
     assert order[0] == "work/text-0 owner"
     assert order[-1] == "work/text-0 merged"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_branch_of_snapshots_has_its_name_in_the_merged_commit(repo: Path, count: int) -> None:
+    """Messages such as those of a run's worktree say nothing about the work."""
+    for number in range(count):
+        git(repo, "checkout", "-q", "--detach", "work/a" if number else "main")
+        (repo / f"a{number}").write_text("a")
+        git(repo, "add", "--all")
+        git(repo, "commit", "-qm", f"corral: step.{number}")
+        git(repo, "branch", "-f", "work/a", "HEAD")
+    git(repo, "checkout", "-q", "--detach", "main")
+    assert states(merge(repo, "work/a")) == {"work/a": "merged"}
+    assert git(repo, "log", "-1", "--format=%B", "main") == "Merge the work of work/a"

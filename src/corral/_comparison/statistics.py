@@ -47,6 +47,9 @@ import msgspec
 
 from corral._core.intervals import wilson
 
+MANY_TASKS = 10
+"""With fewer, intervals are optimistic: too narrow."""
+
 Verdicts: TypeAlias = Mapping[str, Sequence[bool]]
 """Task -> the verdicts of one agent's attempts at it. Missing attempts are left out."""
 
@@ -80,6 +83,11 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     def is_clear(self) -> bool:
         """Whether the interval does not contain 0."""
         return self.low is not None and self.high is not None and self.low * self.high > 0
+
+    @property
+    def is_optimistic(self) -> bool:
+        """Whether the interval is of so few tasks that it is too narrow."""
+        return self.low is not None and self.tasks < MANY_TASKS
 
 
 def pass_rate(verdicts: Verdicts) -> Rate:

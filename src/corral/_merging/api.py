@@ -404,7 +404,7 @@ def _try(folder: Path, order: MergeOrder) -> MergeReport:
     for number, (branch, commit) in enumerate(wanted.items(), 1):
         entry = MergeEntry(number=number, branch=branch, commit=commit, base=tip)
         try:
-            done = rebase(root, tip, commit)
+            done = rebase(root, tip, commit, branch)
         except StorageFailed as error:
             queue.end(entry, "failed", error.message)
         else:

@@ -284,7 +284,7 @@ class Merger:
             await in_thread(self._recover)  # raises if the target was deleted
             return
         try:
-            done = await in_thread(rebase, root, tip, commit)
+            done = await in_thread(rebase, root, tip, commit, entry.branch)
         except StorageFailed as error:
             self._end(number, "failed", error.message)
             return

@@ -2,7 +2,9 @@
 
 A branch becomes one commit, so every commit of the target has passed the gate. Its message and its
 author are those of the branch's only commit; of several commits, the subject of the last one and
-all messages. If the branch is one commit on the target already, that commit is taken as it is.
+all messages. Messages that corral wrote, such as those of snapshots, say nothing about the work: a
+branch with no others has its name in the subject. If the branch is one commit on the target
+already, that commit is taken as it is.
 The merge is a three-way merge of trees, in git's objects: no file of the user is touched. Nothing
 here moves a branch. Everything blocks.
 """
@@ -24,7 +26,9 @@ MAX_DIFF = 20_000
 
 
 HEADS = "refs/heads/"
-REPAIR = "corral: repair "
+OWN = "corral: "
+"""The beginning of the messages that corral writes."""
+REPAIR = f"{OWN}repair "
 """The beginning of the message of a commit that repairs a branch."""
 
 
@@ -66,8 +70,9 @@ class Rebased(msgspec.Struct, frozen=True, kw_only=True):
     """In a conflict, the files with both versions between conflict markers."""
 
 
-def rebase(root: Path, target: str, branch: str) -> Rebased:
-    """Put the changes of a commit on the commit ``target``. Raises ``StorageFailed``."""
+def rebase(root: Path, target: str, branch: str, name: str) -> Rebased:
+    """Put the changes of a commit, the tip of the branch ``name``, on the commit ``target``. Raises
+    ``StorageFailed``."""
     base = repository.merge_base(root, target, branch)
     if base is None:
         more = "known in this shallow clone (git fetch --unshallow)"
@@ -78,7 +83,8 @@ def rebase(root: Path, target: str, branch: str) -> Rebased:
     commits = repository.commits(root, base, branch)
     # Those of repairs say nothing about the branch.
     commits = [each for each in commits if not each.message.startswith(REPAIR)] or commits
-    if base == target and _is_one_commit(root, target, branch):
+    is_named = any(not each.message.startswith(OWN) for each in commits)
+    if base == target and is_named and _is_one_commit(root, target, branch):
         return Rebased(commit=branch)
     try:
         tree = merged_tree(root, target, branch)
@@ -88,7 +94,7 @@ def rebase(root: Path, target: str, branch: str) -> Rebased:
         return Rebased(commit=target, is_empty=True)
     last = commits[-1] if commits else None
     commit = repository.commit(
-        root, tree, [target], _message(commits), None if last is None else last.author_env
+        root, tree, [target], _message(commits, name), None if last is None else last.author_env
     )
     return Rebased(commit=commit)
 
@@ -98,10 +104,10 @@ def _is_one_commit(root: Path, target: str, branch: str) -> bool:
     return parents == [target]
 
 
-def _message(commits: list[CommitInfo]) -> str:
-    texts = [each.message for each in commits if each.message]
+def _message(commits: list[CommitInfo], name: str) -> str:
+    texts = [each.message for each in commits if each.message and not each.message.startswith(OWN)]
     if len(texts) < 2:
-        return (texts or ["corral: merge"])[0][:MAX_MESSAGE]
+        return (texts or [f"Merge the work of {name}"])[0][:MAX_MESSAGE]
     subject = texts[-1].partition("\n")[0]
     rest = "\n\n".join(f"* {text}" for text in texts)
     return f"{subject}\n\n{rest}"[:MAX_MESSAGE]

@@ -14,7 +14,7 @@ from corral._comparison.summary import (
     difference_text,
     rate_text,
 )
-from corral._core.terminal_text import clean
+from corral._core.terminal_text import clean, counted
 from corral._engine.batch.results import BatchReport, BatchResult
 
 if TYPE_CHECKING:
@@ -102,7 +102,12 @@ def report_lines(found: ComparisonSummary, *, rates: bool = True) -> Iterator[st
         yield table(head, rows)
         for each in found.differences:
             clear = " *" if each.is_clear else ""
-            yield f"{each.first} − {each.second}: {difference_text(each)}{clear}"
+            few = (
+                f" (of {counted(each.tasks, 'task')} only: optimistic)"
+                if each.is_optimistic
+                else ""
+            )
+            yield f"{each.first} − {each.second}: {difference_text(each)}{clear}{few}"
     for row in found.missing:
         some = ", ".join(row.attempts) + (", …" if row.count > len(row.attempts) else "")
         yield f"missing: {row.count} × {row.code} ({some}): {row.reason}"
