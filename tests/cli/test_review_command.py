@@ -17,6 +17,7 @@ from corral._agents.copilot.launch import TOKENS
 from corral._cli.review import CI_TOKENS, FORMATS, LEVELS
 from corral._review.findings import SEVERITIES
 from corral._review.formats import FORMATS as WRITERS
+from corral._sessions.store import all_sessions
 from corral.testing import ModelServer, Request, Turn, fail
 
 __all__ = ["repository"]
@@ -68,6 +69,8 @@ def run(
 
 
 def test_the_review_is_printed_and_the_exit_code_is_by_severity(run: Run) -> None:
+    words = "severity low, medium, high or critical (--fail-on low)"
+    assert words in run(f"--agent {FLASH} --fail-on low", [answer(finding())]).stderr
     for words, code in ("--fail-on high", 13), ("--fail-on critical", 0), ("", 0):
         done = run(f"--agent {FLASH} {words}", [answer(finding())])
         assert done.returncode == code, done.stderr
@@ -85,6 +88,13 @@ def test_formats_and_outputs_are_written_to_files(run: Run, tmp_path: Path) -> N
     assert all("never closed" in (tmp_path / name).read_text() for name in FORMATS)
     [output] = json.loads((tmp_path / "outputs").read_text())["outputs"]
     assert output["review"]["findings"][0]["title"] == "The file is never closed"
+
+
+def test_two_agents_say_the_same_once_and_sessions_are_named_by_the_change(run: Run) -> None:
+    done = run(f"--agent {FLASH} --agent {PRO} --format markdown", lambda _: answer(finding()))
+    assert done.stdout.count("Changes a file") == 1
+    titles = [record.meta.title for record in all_sessions()]
+    assert titles == ["the work tree since main"] * 2
 
 
 def test_markdown_in_a_log_is_no_command(run: Run) -> None:

@@ -13,6 +13,7 @@ import pytest
 from support.command_in_process import run_in_process
 from support.repositories import git, repository
 
+from corral._core.protected_paths import unattended_protection_of
 from corral._review import outputs
 from corral._review.apply import MARK, apply, find_target
 from corral._review.outputs import Allowed, PatchOutput
@@ -122,7 +123,7 @@ LABELS: tuple[dict[str, object], ...] = (
     {"kind": "label", "name": "bug"},
     {"kind": "label", "name": "docs"},
 )
-NEUTRAL = f"\\/merge\n\\@&#8203;octocat\n\n{MARK}"
+NEUTRAL = f"\\/merge\n@&#8203;octocat\n\n{MARK}"
 
 
 def test_github_gets_labels_and_a_comment(
@@ -131,7 +132,7 @@ def test_github_gets_labels_and_a_comment(
     file = put(tmp_path, COMMENT, *LABELS)
     done = run_in_process(f"outputs apply {file} --github --label bug --label docs", monkeypatch)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "added the labels bug, docs\ncommented (24 characters)\n"
+    assert done.stdout == "added the labels bug, docs\ncommented (23 characters)\n"
     place, token = "/repos/owner/name/issues/7", f"Bearer {TOKEN}"
     assert github.sent == [
         Sent("POST", f"{place}/labels", token, {"labels": ["bug", "docs"]}),
@@ -167,7 +168,7 @@ def test_a_dry_run_needs_no_token_and_sends_nothing(
 ) -> None:
     done = run_in_process(f"outputs apply {put(tmp_path, COMMENT)} --dry-run", monkeypatch)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("would comment (24 characters):\n  \\/merge\n")
+    assert done.stdout.startswith("would comment (23 characters):\n  \\/merge\n")
     assert api.sent == []
 
 
@@ -177,7 +178,7 @@ def test_the_token_is_never_in_a_comment(
     file = put(tmp_path, {"kind": "comment", "text": f"The token is {TOKEN}."})
     done = run_in_process(f"outputs apply {file} --github", monkeypatch)
     assert done.returncode == 0, done.stderr
-    assert "GITHUB\\\\_TOKEN redacted" in json.dumps(github.sent[0].body)
+    assert "GITHUB_TOKEN redacted" in json.dumps(github.sent[0].body)
 
 
 @pytest.mark.parametrize("host", ["github", "gitlab"])
@@ -368,6 +369,64 @@ def test_what_a_patch_does_counts_and_not_what_it_says(project: Path, text: str)
     names = "a/Makefile b/Makefile" if "mode" in text else names
     with pytest.raises(PermissionRefused, match="Makefile"):
         check(f"diff --git {names}\n{text}", project, "docs/")
+
+
+OBEYED = (
+    # CI systems and forges
+    ".github/workflows/x.yml", ".github/dependabot.yml", "ci/build.gitlab-ci.yml", ".gitlab/x",
+    ".forgejo/workflows/x.yml", ".gitea/workflows/x.yml", ".circleci/config.yml", ".travis.yml",
+    "Jenkinsfile", "ci/deploy.Jenkinsfile", "azure-pipelines.yml", ".azuredevops/x.yml",
+    "bitbucket-pipelines.yml", ".buildkite/pipeline.yml", ".drone.star", ".woodpecker/x.yml",
+    ".appveyor.yml", ".cirrus.star", ".teamcity/settings.kts", ".semaphore/semaphore.yml",
+    "wercker.yml", "codefresh.yml", "buildspec.yml", "cloudbuild.yaml", "bitrise.yml",
+    "codemagic.yaml", "ci_scripts/ci_post_clone.sh", "buddy.yml", ".tekton/push.yaml",
+    "build.gocd.yaml", "screwdriver.yaml", ".zuul.d/jobs.yaml", ".prow.yaml", ".build.yml",
+    ".harness/x.yaml", "Earthfile", "netlify.toml", "vercel.json", ".readthedocs.yaml",
+    "atlantis.yaml", ".pre-commit-config.yaml", "lefthook.yml", "renovate.json5", ".mergify.yml",
+    ".github/CODEOWNERS", "Dangerfile", ".goreleaser.yaml", ".releaserc.json",
+    # coding agents and review services
+    "AGENTS.md", "sub/CLAUDE.md", "GEMINI.md", "WARP.md", "AGENT.md", ".aider.conf.yml",
+    ".claude/settings.json", ".codex/config.toml", ".cursor/rules/x.mdc", ".windsurfrules",
+    ".clinerules", ".continue/config.yaml", ".junie/guidelines.md", ".trae/rules/x.md",
+    ".kilocode/mcp.json", ".roorules", ".amazonq/rules/x.md", ".augment-guidelines",
+    ".openhands/setup.sh", ".factory/droids/x.md", ".tabnine/agent/x", ".qoder/rules/x.md",
+    ".devin/x", ".crush.json", ".rules", ".replit", ".idx/airules.md", ".coderabbit.yaml",
+    ".pr_agent.toml", "sweep.yaml", "greptile.json", ".goosehints", ".kiro/steering/x.md",
+    # package managers and editors
+    ".npmrc", ".yarnrc.yml", ".vscode/tasks.json", ".devcontainer/devcontainer.json",
+)  # fmt: skip
+
+
+def new_file(path: str) -> str:
+    return (
+        f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
+        "@@ -0,0 +1 @@\n+x\n"
+    )
+
+
+@pytest.mark.parametrize("path", OBEYED)
+def test_no_pattern_allows_what_a_ci_system_or_an_agent_obeys(path: str) -> None:
+    assert unattended_protection_of(path) is not None
+
+
+def patched(patch: str, folder: Path, *patterns: str) -> tuple[str, ...]:
+    checked = check(patch, folder, *patterns).patch
+    return () if checked is None else checked.paths
+
+
+def test_a_new_hidden_folder_must_be_named(project: Path) -> None:
+    """No list has every program that obeys one."""
+    (project / ".storybook").mkdir()
+    (project / ".storybook" / "main.ts").write_text("x\n")
+    git(project, "add", "--all")
+    for path in ("docs/.newci/run.yml", ".newagent/rules/x.md"):
+        with pytest.raises(PermissionRefused, match="is a new folder that programs may obey"):
+            check(new_file(path), project, "*")
+    assert patched(new_file(".storybook/b.ts"), project, "*") == (".storybook/b.ts",)
+    assert patched(new_file(".newci/run.yml"), project, "*", ".newci/") == (".newci/run.yml",)
+    assert patched(new_file("docs/.gitkeep"), project, "*") == ("docs/.gitkeep",)
+    with pytest.raises(PermissionRefused, match="a CI system runs or obeys it"):
+        check(new_file(".github/workflows/x.yml"), project, "*", ".github/")
 
 
 async def test_a_patch_does_not_follow_a_link_that_replaces_a_folder(

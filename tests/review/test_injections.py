@@ -228,7 +228,7 @@ new file mode {1}
         ([{"kind": "label", "name": "bug,approved"}], "not allowed"),
         ([{"kind": "comment", "text": "a"}] * 2, "2 comments"),
         ([{"kind": "comment", "text": "x" * 20_001}], "20,001 characters"),
-        ([{"kind": "comment", "text": "#" * 19_000}], "as Markdown"),
+        ([{"kind": "comment", "text": "#x" * 9_500}], "as Markdown"),
         ([{"kind": "comment", "text": " \n"}], "empty"),
         ([{"kind": "patch", "patch": "x"}], "does not apply"),
         ([{"kind": "patch", "patch": "x" * 300_000}], "300,000 bytes"),

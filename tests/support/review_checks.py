@@ -14,7 +14,7 @@ from corral._review.formats import FORMATS, MAX_MARKDOWN
 from corral._review.result import Review
 
 ACTIVE = {"image", "link_open", "html_inline", "html_block", "table_open"}
-REFERENCE = re.compile(r"[@#!~%$&]\w|\bGH-\d|https?://|www\.\w|\b[0-9a-f]{40}\b", re.IGNORECASE)
+REFERENCE = re.compile(r"[@#!~%$&]\w|\bGH-\d|https?://|www\.\w|\b[0-9a-f]{7,40}\b", re.IGNORECASE)
 """What GitHub and GitLab look for in the text that Markdown makes."""
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 COMMAND = re.compile(r"::(error|warning|notice)( [^\n]*?)?::[^\n]*")

@@ -21,7 +21,7 @@ from corral._cli.options import (
     run_options,
 )
 from corral._cli.ui.terminal import answer, echo_err
-from corral._core.terminal_text import counted
+from corral._core.terminal_text import any_of, counted
 from corral._system import paths
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
@@ -237,7 +237,7 @@ def _exit_code(found: Review, fail_on: str | None) -> int:
         severe = LEVELS[LEVELS.index(fail_on) :]
         count = sum(finding.severity in severe for finding in found.findings)
         if count:
-            what = f"{counted(count, 'finding')} of severity {' or '.join(severe)}"
+            what = f"{counted(count, 'finding')} of severity {any_of(severe)}"
             echo_err(f"corral: {what} (--fail-on {fail_on})")
             return FAILED_ON
     failed = next((run for run in found.runs if run.error), None)

@@ -23,10 +23,13 @@ from corral._core.terminal_text import visible
 _NEVER = "&#8203;"
 """An empty character. After it, what follows a sign is no name, number or address to GitHub and
 GitLab, which look for these in the finished text, where a backslash has no effect any more."""
-_MARKUP = re.compile(r"[\\`*_{}\[\]()+\-.|=/]")
-_REFERENCE = re.compile(r"[@#!~%^$:]")
-_ADDRESS = re.compile(r"\b(www|gh)(?=[.\-])", re.IGNORECASE)
-_HASH = re.compile(r"\b[0-9a-f]{7}(?=[0-9a-f]{0,57}\b)")
+_MARK = "\3"
+"""Stands for ``_NEVER`` while a line is written: no control character is in it."""
+_SIGN = re.compile(r"^\d+[.)](?=\s|$)|^[-+=;/>]|[\\`*_\[\]{~|$<&@#!%:]")
+"""What Markdown, GitHub or GitLab may interpret: the first two at the begin of a line only."""
+_ADDRESS = re.compile(r"www(?=\.)|(?<![^\W_])gh(?=-)", re.IGNORECASE)
+_HASH = re.compile(r"[0-9a-f]{6}(?=[0-9a-f])", re.IGNORECASE)
+"""Seven digits are a commit to GitHub and GitLab."""
 _TICKS = re.compile(r"`+")
 _LOG_COMMAND = re.compile(r"##(?=\w*\[)")
 
@@ -60,14 +63,36 @@ def markdown_text(text: str) -> str:
 
 
 def _markdown_line(line: str) -> str:
-    line = line.replace("&", "\0\3").replace("<", "\1").replace(">", "\2")
-    line = _ADDRESS.sub("\\1\3", line)
-    line = _HASH.sub("\\g<0>\3", line)
-    line = _MARKUP.sub(r"\\\g<0>", line)
-    line = _REFERENCE.sub("\\\\\\g<0>\3", line)
-    for sign, entity in ("\0", "&amp;"), ("\1", "&lt;"), ("\2", "&gt;"), ("\3", _NEVER):
-        line = line.replace(sign, entity)
-    return line
+    line = _HASH.sub(rf"\g<0>{_MARK}", _ADDRESS.sub(rf"\g<0>{_MARK}", line))
+    return _SIGN.sub(_as_text, line).replace(_MARK, _NEVER)
+
+
+def _as_text(sign: re.Match[str]) -> str:
+    """A sign, written so that it is shown and means nothing. What has no meaning where it stands
+    stays as it is: people also read comments as plain text."""
+    text, line, start, end = sign[0], sign.string, sign.start(), sign.end()
+    before, after = line[max(0, start - 1) : start], line[end : end + 1]
+    # Names and numbers: @octocat, #1, !4, ~bug, %1.0, $6, &5; addresses and emoji: https://x, :+1:
+    names = after.isalnum() or (after != "" and after in '_"{')
+    names = (names and text in "@#!~%$&:") or (text == ":" and after != "" and after in "/+-")
+    # GitLab: {+ added +}, [- removed -], [[_TOC_]]
+    pairs = text in "[{" and after != "" and after in "[{+-"
+    match text:
+        case "<":
+            text = "&lt;"
+        case "&":
+            text = "&amp;" if names or after == "#" else "&"
+        case "_" if before.isalnum() and after.isalnum():
+            pass  # within a word
+        case "\\" if after and (after.isalnum() or after.isspace() or not after.isascii()):
+            pass  # it escapes nothing
+        case "@" | "!" | "%" | "{":
+            pass
+        case "#" | ":" if start > 0:
+            pass
+        case _:
+            text = f"{text[:-1]}\\{text[-1]}"
+    return f"{text}{_MARK}" if names or pairs else text
 
 
 def markdown_code(text: str, indent: str = "") -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 MAX_MARKS = 3
 """Combining marks on one character. Real scripts need no more; a flood of them covers the lines
@@ -133,6 +134,12 @@ def _json_escape(char: str) -> str:
         return f"\\u{code:04x}"
     code -= 0x10000
     return f"\\u{0xD800 + (code >> 10):04x}\\u{0xDC00 + (code & 0x3FF):04x}"
+
+
+def any_of(words: Sequence[str]) -> str:
+    """``a``, ``a or b``, ``a, b or c``."""
+    first, last = ", ".join(words[:-1]), words[-1]
+    return f"{first} or {last}" if first else last
 
 
 def counted(number: int, noun: str) -> str:

@@ -37,6 +37,7 @@ from corral._review.source import Source
 from corral._sessions import api
 from corral._sessions.credentials import check_model_key
 from corral._sessions.prepare import prepare
+from corral._sessions.store import TITLE
 from corral._system import config
 from corral._system.git.scan import Rules, covers
 from corral._system.randomness import random_hex
@@ -308,6 +309,7 @@ async def _run_all(
 async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options) -> _PartReview:
     holder = f"{choice.name}/{part}"
     budget = None if options.budget is None else options.budget.part(holder)
+    TITLE.set(job.source.title)  # of the task of this run only
     try:
         result = await api.run(
             choice.backend,
@@ -352,7 +354,7 @@ def _result(
         files=tuple(file.path for file in job.files),
         left_out=left_out,
         dropped=sum(each.dropped for each in done),
-        summaries=tuple(each.summary for each in done if each.summary),
+        summaries=tuple(dict.fromkeys(each.summary for each in done if each.summary)),
         runs=tuple(each.run for each in done),
         cost_usd=sum(known) if known and len(known) == len(costs) else None,
     )

@@ -223,8 +223,12 @@ def _patch(patch: bytes, allowed: Allowed, folder: Path) -> CheckedPatch:
             hint="--max-files N allows more.",
         )
     rules = scan.Rules("\n".join(allowed.patch_paths).encode("utf-8", "surrogateescape"))
+    folders = _new_dot_folders(root, base, changes)
     for change in changes:
-        if reason := _refusal(change, rules):
+        reason = _refusal(change, rules)
+        if not reason and (new := _unnamed(change, folders, allowed.patch_paths)):
+            reason = f"{new} is a new folder that programs may obey, and no --patch-path names it"
+        if reason:
             raise PermissionRefused(f"the patch may not change {_shown(change.path)}: {reason}")
     return CheckedPatch(root=root, changes=tuple(changes))
 
@@ -246,6 +250,29 @@ def _refusal(change: TreeDifference, rules: scan.Rules) -> str:
     if new not in (None, _PLAIN, old):
         return "it would become executable"
     return ""
+
+
+def _new_dot_folders(root: Path, base: str, changes: Sequence[TreeDifference]) -> set[str]:
+    """The folders with a hidden name that the changes make. Which programs obey one is not
+    known."""
+    made = {folder for change in changes for folder in _dot_folders(change.path)}
+    if not made:
+        return made
+    return made - {
+        folder for path in repository.entries(root, base) for folder in _dot_folders(path)
+    }
+
+
+def _dot_folders(path: bytes) -> list[str]:
+    parts = _text(path).split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts)) if parts[end - 1][:1] == "."]
+
+
+def _unnamed(change: TreeDifference, folders: set[str], patterns: Sequence[str]) -> str:
+    """A new folder with a hidden name in the path that no pattern has as a part."""
+    named = {part for pattern in patterns if pattern[:1] != "!" for part in pattern.split("/")}
+    new = (folder for folder in _dot_folders(change.path) if folder in folders)
+    return next((folder for folder in new if folder.rpartition("/")[2] not in named), "")
 
 
 def _text(path: bytes) -> str:

@@ -53,7 +53,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     """Findings about files that are not in the diff, or above the limit of one answer."""
     summaries: tuple[str, ...] = ()
-    """One of each agent and part."""
+    """One of each agent and part; equal ones are one."""
     runs: tuple[ReviewRun, ...] = ()
     cost_usd: float | None = None
     """None if it is not known."""

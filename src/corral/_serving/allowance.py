@@ -39,6 +39,7 @@ from corral._core.lookup import nearest
 from corral._core.nesting import TOO_DEEP, is_too_deep
 from corral._core.protected_paths import protection_of
 from corral._core.spending import LIMITS, BudgetLimits
+from corral._core.terminal_text import any_of
 from corral._sessions.session_link import PERSON
 from corral._system import config, fs
 from corral._system.environment import DEPTH, variable
@@ -406,7 +407,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         protected in a folder cannot be chosen: its files would no longer be protected."""
         root = max((each for each in roots if is_inside(real, each)), key=len, default=None)
         if root is None:
-            return f"it must be inside {' or '.join(roots)}"
+            return f"it must be inside {any_of(roots)}"
         protects = root != "/" and not self.policy.is_unlimited  # "/" means any folder
         protection = protection_of(real[len(root) :]) if protects else None
         return "" if protection is None else f"it is protected: {protection.reason}"

@@ -29,6 +29,7 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakMethod
@@ -333,10 +334,14 @@ def _storage_error(record: SessionRecord, error: OSError) -> StorageFailed:
     )
 
 
+TITLE: ContextVar[str] = ContextVar("TITLE", default="")
+"""The title of the sessions of the current task, where corral has written their prompts."""
+
+
 def title_of(prompt: str, redactor: SecretRedactor) -> str:
-    """The beginning of a prompt on one line; redacted before it is cut."""
+    """The beginning of a prompt, or ``TITLE``, on one line; redacted before it is cut."""
     longest = max(map(len, redactor.values), default=0)
-    head = redactor.clean_text(prompt[: 200 + longest])[:200]
+    head = redactor.clean_text((TITLE.get() or prompt)[: 200 + longest])[:200]
     return " ".join(head.split())[:80]
 
 
