@@ -239,3 +239,22 @@ def test_variables_in_the_settings_of_an_mcp_server_are_filled_in(
     assert with_variables(server, {"GIVEN": "two"}).env == {"A": "one-two", "B": "$OURS ${}"}
     with pytest.raises(ConfigError, match="'s': the variable MISSING is not set"):
         with_variables(McpServer("s", url="http://x", headers={"A": "Bearer ${MISSING}"}), {})
+
+
+@pytest.mark.parametrize("name", ["gemini-cli", "gemini-acp"])
+@pytest.mark.parametrize("place", ["our own", "given"])
+def test_a_google_key_reaches_the_gemini_cli_under_the_name_that_it_reads(
+    name: str, place: str
+) -> None:
+    agent = registry.find(name)
+    key = {"GOOGLE_API_KEY": "a-key-of-ai-studio"}
+    ours = key if place == "our own" else {}
+    run = RunOptions.build(name, {"env": {} if ours else key})
+    found = gather(agent, run, {"PATH": "/bin", **ours})
+    for values in (found.values, found.agent_values):
+        assert values["GEMINI_API_KEY"] == "a-key-of-ai-studio"
+        assert "GOOGLE_API_KEY" not in values
+    assert "a-key-of-ai-studio" in found.redacted.values()
+    vertex = {**key, "GOOGLE_GENAI_USE_VERTEXAI": "true"}
+    kept = gather(agent, RunOptions.build(name), {"PATH": "/bin", **vertex})
+    assert kept.agent_values == vertex

@@ -597,6 +597,8 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True):
     the model."""
     secret_env: tuple[str, ...] = ()
     """Those of the passed variables whose values are secrets."""
+    own_names: Callable[[dict[str, str]], dict[str, str]] | None = None
+    """Gives the program its variables under the names that it reads."""
     subscription_env: tuple[str, ...] = ()
     """Those of the secret variables that stand for a login rather than a key."""
     login_files: tuple[str, ...] = ()

@@ -168,6 +168,8 @@ def gather(
             secrets[f"{server.name}:{name}"] = value.removeprefix("Bearer ")
     long = {name: value for name, value in secrets.items() if len(value) >= SHORTEST_SECRET}
     known = {**agent_values, **_chosen(run.env, names)}
+    if agent.own_names is not None:
+        values, known = agent.own_names(values), agent.own_names(known)
     return Environment(values, known, long, own_secrets(ours))
 
 

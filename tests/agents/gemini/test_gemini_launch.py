@@ -273,16 +273,11 @@ def test_the_credentials_are_chosen_and_noted(
     assert started.notes[0].startswith("authentication: ")
 
 
-@pytest.mark.parametrize(
-    "env", [{}, {"GEMINI_API_KEY": ""}, {"GOOGLE_API_KEY": "x"}, {"GOOGLE_GENAI_USE_GCA": "0"}]
-)
+@pytest.mark.parametrize("env", [{}, {"GEMINI_API_KEY": ""}, {"GOOGLE_GENAI_USE_GCA": "0"}])
 def test_without_credentials_nothing_is_started(env: dict[str, str]) -> None:
     with pytest.raises(AuthenticationFailed, match="no credentials") as raised:
         launch(at=place(env=env, credentials=(".gemini/installation_id",)))
-    assert "GEMINI_API_KEY" in (raised.value.hint or "")
-    assert ("GOOGLE_GENAI_USE_VERTEXAI=true" in (raised.value.hint or "")) == (
-        "GOOGLE_API_KEY" in env
-    )
+    assert "GEMINI_API_KEY or GOOGLE_API_KEY" in (raised.value.hint or "")
 
 
 def test_a_dot_env_of_the_repository_cannot_set_a_key() -> None:

@@ -208,15 +208,23 @@ def _auth(place: LaunchContext) -> tuple[str, str]:
         return "compute-default-credentials", "authentication: compute credentials"
     if env.get("GOOGLE_GEMINI_BASE_URL"):
         return "gateway", "authentication: left to GOOGLE_GEMINI_BASE_URL"
-    hint = "Set GEMINI_API_KEY, or sign in once by running `gemini` in a terminal."
-    if env.get("GOOGLE_API_KEY"):
-        hint = (
-            "The CLI uses GOOGLE_API_KEY only for Vertex AI: set GOOGLE_GENAI_USE_VERTEXAI=true."
-            " A key of Google AI Studio belongs into GEMINI_API_KEY."
-        )
     raise AuthenticationFailed(
-        "no credentials for the Gemini CLI were found", hint=hint, phase="config"
+        "no credentials for the Gemini CLI were found",
+        hint="Set GEMINI_API_KEY or GOOGLE_API_KEY, or sign in once by running `gemini` in a"
+        " terminal.",
+        phase="config",
     )
+
+
+def own_names(env: dict[str, str]) -> dict[str, str]:
+    """The same variables, with the key under the name that the CLI reads: it uses
+    ``GOOGLE_API_KEY`` for Vertex AI only."""
+    others = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA")
+    if env.get("GEMINI_API_KEY") or any(_on(env.get(name)) for name in others):
+        return env
+    kept = {name: value for name, value in env.items() if name != "GOOGLE_API_KEY"}
+    key = env.get("GOOGLE_API_KEY")
+    return {**kept, "GEMINI_API_KEY": key} if key else env
 
 
 _SERVICES = {

@@ -138,6 +138,7 @@ _HEADLESS = AgentSpec(
     ),
     env_names=launch.ENV_NAMES,
     secret_env=launch.SECRET_ENV,
+    own_names=launch.own_names,
     credential_files=launch.CREDENTIAL_FILES,
     login_files=(".gemini/oauth_creds.json",),
     user_settings=launch.USER_SETTINGS,
