@@ -129,6 +129,19 @@ CASES = {
 }
 
 
+def test_the_patch_of_an_attempt_has_what_was_checked(repository: Path) -> None:
+    script = "init\nwrite file\nwrite test_file.py\nresult"
+    (repository / "test_file.py").write_text("before\n")
+    git(repository, "add", "--all")
+    git(repository, "commit", "-qm", "test")
+    (row,) = compare(script, [FLASH], repository, verify="true").attempts
+    assert row.verdict == "failed"
+    assert "test_file.py was changed; the check ran with the version" in row.reason
+    (row,) = compare(script, [FLASH], repository, verify="true", put_back=True).attempts
+    assert row.verdict == "passed", row.reason
+    assert git(repository, "diff", "--name-only", "HEAD", row.commit) == "file"
+
+
 def test_what_counts_as_failed_and_what_as_missing(repository: Path) -> None:
     tasks = [
         {

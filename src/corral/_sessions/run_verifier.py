@@ -128,8 +128,11 @@ def store_receipt(prepared: PreparedRun, record: SessionRecord, receipt: Receipt
 
 
 def _outside(prepared: PreparedRun) -> tuple[str, ...]:
-    """The policy's folders outside of the workspace."""
+    """The policy's folders outside of the workspace, but for the one in which a pipeline stores
+    what its node does."""
     folders = [os.path.join(prepared.cwd, path) for path in prepared.run.policy.writable]
+    own = prepared.run.env.get("ATTRACTOR_STAGE_DIR")
+    folders = [path for path in folders if path != own]
     root = fs.real_path(prepared.cwd)
     return tuple(path for path in folders if not is_inside(fs.real_path(path), root))
 

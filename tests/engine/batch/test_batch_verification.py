@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.scripted_agent import scripted_options
-from support.verified_runs import FIX, PLAIN, make_project, orders
+from support.verified_runs import FIX, PLAIN, git, make_project, orders
 
 import corral
 from corral._engine.run_options import as_json
@@ -35,6 +35,19 @@ async def test_each_result_has_a_verdict_and_the_report_counts_them(tmp_path: Pa
     assert (honest.verdict, honest.gaps, honest.branch != "") == ("verified", (), True)
     assert liar.verdict == "gaps"
     assert "exited with 1" in liar.gaps[0]
+
+
+async def test_a_branch_has_what_was_checked(tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    make_project(project)
+    cheat = f"{FIX}\nrm tests/test_calc.py; echo > conftest.py"
+    options = options_of(project, worktree=True, verify=PLAIN)
+    report = await corral.batch([orders(cheat)], **options)
+    assert "tests/test_calc.py was changed" in report.results[0].gaps[0]
+    report = await corral.batch([orders(cheat)], put_back=True, **options)
+    (result,) = report.results
+    assert result.verdict == "verified", result.gaps
+    assert git(project, "diff", "--name-only", "main", result.branch) == "calc.py"
 
 
 def says_all(result: corral.Result[Any]) -> bool:
