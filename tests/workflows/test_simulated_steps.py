@@ -99,3 +99,20 @@ def test_the_command_simulates_a_durable_run_that_waits_and_goes_on(workspace: P
     assert done.returncode == 0, done.stderr
     assert '"yes"' in done.stdout
     assert not (workspace / "here").exists()
+
+
+@pytest.mark.parametrize("simulate", [True, "all"])
+def test_the_branches_of_worktrees_and_their_merge_are_simulated(
+    tmp_path: Path, simulate: SimulateMode
+) -> None:
+    body = """
+@corral.workflow
+async def merges(flow: Flow) -> list[object]:
+    one = await flow.run("gemini-cli", "Do it", policy="edits", worktree=True)
+    two = await flow.run("gemini-cli", "Do it", policy="edits", worktree=True)
+    look = await flow.run("gemini-cli", "Look", policy="reads", worktree=True)
+    report = await flow.merge([one.branch, two.branch], into="main", gates=["false"])
+    return [report.merged, one.branch != two.branch, look.branch]
+"""
+    result = workflow_files.run(tmp_path, body, simulate=simulate)
+    assert result.output == [2, True, ""], result.reason

@@ -54,8 +54,7 @@ async def run_agent(work: NodeContext) -> Outcome:
 
         root, commit = await in_thread(repository_root, work.workspace)
         own = {"worktree": commit, "repository": str(root), "batch": work.run_id}
-        # A run with its own worktree has the branch ``corral/RUN``: git allows none below it.
-        own["branches"] = f"{work.run_id}--steps"
+        own["branches"] = _steps_of(work)
         work = replace(work, node=replace(work.node, attrs={**work.node.attrs, **own}))
 
     def prepare(inner: NodeContext, call: AgentCall) -> None:
@@ -191,6 +190,12 @@ def _shortened(report: MergeReport) -> MergeReport:
     return replace(report, entries=entries)
 
 
+def _steps_of(work: NodeContext) -> str:
+    """What the branches of the steps of a run are below. A run with its own worktree has the branch
+    ``corral/RUN``: git allows none below it."""
+    return f"{work.run_id}--steps"
+
+
 def _options_of(work: NodeContext) -> dict[str, object]:
     """The options of ``corral.run`` that the step was called with."""
     given: dict[str, object] = {**as_object(work.context.get("options"))}
@@ -201,7 +206,8 @@ def _options_of(work: NodeContext) -> dict[str, object]:
 
 def _simulated(work: NodeContext) -> Outcome:
     """The outcome of an agent or a model in a simulation: a text that says so, or a value that
-    fits the schema."""
+    fits the schema. An agent that may write in its own worktree has the name of its branch, which
+    does not exist: only a simulated merge takes it."""
     answer, schema = simulated_answer(work.node), work.context.get("output")
     work.write_file("prompt.md", as_text(work.context["prompt"]))
     value: Json = answer
@@ -215,4 +221,8 @@ def _simulated(work: NodeContext) -> Outcome:
     if work.node.kind == node_kinds.GENERATE_STEP.name:
         return Outcome(context_updates={RESULT: value})
     fields: JsonObject = {"text": answer, "output": value}
+    if work.context.get("worktree") and _options_of(work).get("policy") != "reads":
+        from corral._system.git.worktree import branch_name
+
+        fields["branch"] = branch_name(_steps_of(work), work.visit.id)
     return Outcome(context_updates={RESULT: fields})
