@@ -17,6 +17,8 @@ from corral import Policy, errors
 from corral._agents import acp_command
 from corral._agents.spec import AcpTransport, AgentSpec
 from corral._protocol.acp.quirks import AcpQuirks
+from corral._sessions.prepare import check_narrower, prepare
+from corral.errors import ConfigError
 from corral.policy import Preset
 from corral.testing import Call, Turn
 
@@ -266,3 +268,14 @@ async def test_options_fixed_at_the_start_need_a_new_process_that_loads_the_conv
     assert second.text.endswith('["(loaded)"]')
     assert third.text.endswith('["(loaded)"]')
     assert child_pids() == []
+
+
+def test_a_writable_folder_of_a_prompt_is_compared_by_where_it_leads(workspace: Path) -> None:
+    """The agent may have made a link in a folder that it writes."""
+    (workspace / "out" / "sub").mkdir(parents=True)
+    (workspace / "out" / "link").symlink_to("/etc")
+    session = prepare("manual", {"cwd": workspace, "strict": False, "sandbox": "off",
+                                 "policy": Policy(write="allow", writable=("out",))})  # fmt: skip
+    check_narrower(Policy(write="allow", writable=("out/sub",)), session)
+    with pytest.raises(ConfigError, match="may only be narrower"):
+        check_narrower(Policy(write="allow", writable=("out/link",)), session)

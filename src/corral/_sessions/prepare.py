@@ -477,7 +477,10 @@ def for_prompt(
 
 def check_narrower(policy: Policy, session: PreparedRun) -> None:
     """Raises ``ConfigError`` for a policy of one prompt that allows more than the session's."""
-    if not is_narrower(policy, session.run.policy, session.agent.tools):
+    # Folders are compared by where they lead: one may be a link that the agent has made.
+    real = PathGuard(session.cwd, writable=policy.writable).writable[1:]
+    own = msgspec.structs.replace(session.run.policy, writable=session.guard.writable[1:])
+    if not is_narrower(msgspec.structs.replace(policy, writable=real), own, session.agent.tools):
         raise ConfigError(
             "the policy of a prompt may only be narrower than the session's, and this one is wider,"
             " or has rules that cannot be compared with the session's",
