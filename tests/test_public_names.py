@@ -35,6 +35,7 @@ NAMES = [
     "Event",
     "FileChanged",
     "Hook",
+    "HookAnswer",
     "McpServer",
     "Policy",
     "Pool",

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         Deny as Deny,
         Edit as Edit,
         Hook as Hook,
+        HookAnswer as HookAnswer,
         ToolRequest as ToolRequest,
         call_budget as call_budget,
         read_before_write as read_before_write,
@@ -113,8 +114,8 @@ _HOMES = {
     "corral._sessions.merge_events": "merge",
     "corral._sessions.pool": "Pool",
     "corral._sessions.session": "Session",
-    "corral._sessions.tools.hooks": "Allow Deny Edit Hook ToolRequest call_budget read_before_write"
-    " required_order",
+    "corral._sessions.tools.hooks": "Allow Deny Edit Hook HookAnswer ToolRequest call_budget"
+    " read_before_write required_order",
     "corral._sessions.tools.tools": "Tool Tools",
     "corral._sessions.turn": "Turn",
     "corral._verification.command_check": "command_succeeds",

@@ -164,6 +164,12 @@ def test_what_is_shown_about_an_agent_leaves_out_what_is_not_known(env: dict[str
     assert not re.search(r" (None|True|False)$", done.stdout, re.MULTILINE)
 
 
+def test_a_probe_without_a_name_is_of_the_default_agent(env: dict[str, str]) -> None:
+    done = corral(env | {"CORRAL_AGENT": "goose"}, "probe")
+    assert done.returncode == 12
+    assert "corral agents install goose" in done.stderr
+
+
 @pytest.mark.gemini_cli
 def test_an_installation_names_the_doctor(env: dict[str, str]) -> None:
     installed("gemini-cli")
@@ -172,6 +178,11 @@ def test_an_installation_names_the_doctor(env: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     assert "corral agents doctor gemini says what is missing to use it.\n" in done.stderr
     assert corral(env, "install", "gemini", "--quiet").stderr == ""
+    several = corral(env, "install", "gemini", "gemini-acp", "--quiet")
+    assert (len(several.stdout.splitlines()), several.stderr) == (2, "")
+    refused = corral(env, "install", "gemini", "corral")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "there is nothing to install" in refused.stderr
 
 
 def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]) -> None:

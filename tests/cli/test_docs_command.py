@@ -127,3 +127,15 @@ def test_a_build_without_the_site_says_how_to_read_the_pages(
     done = run_in_process("docs --open", monkeypatch)
     assert done.returncode == 2
     assert "this build of corral has no site" in done.stderr
+
+
+def test_a_search_takes_several_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    quoted = run_in_process('docs --search "rate limit waits"', monkeypatch).stdout
+    assert quoted == run_in_process("docs --search rate limit waits", monkeypatch).stdout
+    assert quoted
+
+
+def test_several_topics_are_refused_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run_in_process("docs rate limit", monkeypatch)
+    assert done.returncode == 2
+    assert "corral docs --search rate limit" in done.stderr

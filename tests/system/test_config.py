@@ -135,7 +135,11 @@ def test_a_policy_table_becomes_a_policy() -> None:
         ("defaults = 1\n", "defaults must be a table of options"),
         ("agents = 1\n", "agents must be a table of options"),
         ("[agents]\ngemini-cli = 1\n", "gemini-cli must be a table of options"),
-        ("timeout = 1\n", "unknown table 'timeout'"),
+        ("timeout = 1\n", "unknown key 'timeout'"),
+        (
+            "[defaults]\nmodel = gemini\n",
+            r"corral\.toml: Invalid value: expected .* quotes .*line 2",
+        ),
     ],
 )
 def test_an_invalid_file_is_an_error_with_its_position(text: str, message: str) -> None:
@@ -263,3 +267,14 @@ def test_a_default_agent_that_is_written_wrongly(text: str, message: str) -> Non
     write(paths.user_config(), text)
     with pytest.raises(ConfigError, match=message):
         load("gemini-cli")
+
+
+@pytest.mark.parametrize(
+    ("line", "near"),
+    [("agnet = 'x'\n", "Did you mean agent? "), ("[default]\n", "Did you mean [defaults]? ")],
+)
+def test_an_unknown_name_above_the_options_has_a_proposal(line: str, near: str) -> None:
+    write(paths.user_config(), line)
+    with pytest.raises(ConfigError) as raised:
+        load("gemini-cli")
+    assert (raised.value.hint or "").startswith(near)

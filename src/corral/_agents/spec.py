@@ -333,6 +333,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
     """The model's name for a tool of an MCP server."""
     folder: str = ""
     """The working directory, for the calls below."""
+    plain_command: str = ""
+    """A command for a shell that starts the program by itself with this model, after the variables
+    were exported. ``{url}`` is the address of the server."""
 
     def env(self, url: str, key: str) -> dict[str, str]:
         """The variables that connect the agent to a scripted model."""

@@ -113,18 +113,24 @@ def show(name: str, as_json: bool) -> None:
 
 
 @command.command(
-    "install", epilog=examples("corral agents install claude", "corral agents install codex")
+    "install", epilog=examples("corral agents install claude", "corral agents install claude codex")
 )
-@click.argument("name", default="gemini", shell_complete=completing("agents"))
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completing("agents"))
 @plain_option("-q --quiet", "Print only the program's path.")
-def install_agent(name: str, quiet: bool) -> None:
-    """Install the tested version of an agent from npm or PyPI.
+def install_agent(names: tuple[str, ...], quiet: bool) -> None:
+    """Install the tested versions of agents from npm or PyPI; without a NAME, of gemini.
 
     It is installed into corral's own folder. With Node 22.1 or newer, Node's compile cache of the
     agent is filled: the agent is run once with a scripted model."""
-    agent = config.find_agent(name)
-    if not agent.programs:
-        raise ConfigError(f"{agent.name} is part of corral: there is nothing to install")
+    agents = {name: config.find_agent(name) for name in names or ("gemini",)}
+    for agent in agents.values():
+        if not agent.programs:
+            raise ConfigError(f"{agent.name} is part of corral: there is nothing to install")
+    for name, agent in agents.items():
+        _install(name, agent, quiet=quiet)
+
+
+def _install(name: str, agent: AgentSpec, *, quiet: bool) -> None:
     if not quiet and not programs.managed_program(agent).exists():
         echo(f"installing {agent.package.name} {agent.package.tested} …", err=True)
     found = install.install(agent)

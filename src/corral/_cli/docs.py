@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from difflib import get_close_matches
 
@@ -27,17 +28,17 @@ def _complete(_: click.Context, __: click.Parameter, incomplete: str) -> list[Co
     return [CompletionItem(page.name, help=page.title) for page in found]
 
 
-@click.command("docs", epilog=examples("corral docs policy", 'corral docs --search "rate limit"'))
-@click.argument("topic", required=False, shell_complete=_complete)
+@click.command("docs", epilog=examples("corral docs policy", "corral docs --search rate limit"))
+@click.argument("topic", nargs=-1, shell_complete=_complete)
 @plain_option("--search WORDS", "List the sections with the most of these words.")
 @plain_option("--open", "Open the site in a browser: all pages, with a search.")
-def command(topic: str | None, search: str | None, open: bool) -> None:
+def command(topic: tuple[str, ...], search: str | None, open: bool) -> None:
     """Show the documentation of this version.
 
     TOPIC is the name of a page, or the name or code of an error. Without it, the pages are listed.
     """
     if open:
-        if topic is not None or search is not None:
+        if topic or search is not None:
             raise ConfigError("--open shows all pages", hint="Leave TOPIC and --search out.")
         from corral._cli.view import require, serve_page
 
@@ -46,9 +47,13 @@ def command(topic: str | None, search: str | None, open: bool) -> None:
             raise ConfigError("this build of corral has no site", hint=pages.NO_SITE_HINT)
         serve_page(path="docs/")
     elif search is not None:
-        _search(search)
-    elif topic is not None:
-        answer_markdown(_text_of(topic))
+        _search(" ".join((search, *topic)))
+    elif len(topic) > 1:
+        words = " ".join(map(shlex.quote, topic))
+        hint = f"To search: corral docs --search {words}."
+        raise ConfigError("one TOPIC is shown at a time", hint=hint)
+    elif topic:
+        answer_markdown(_text_of(topic[0]))
     else:
         _list()
 

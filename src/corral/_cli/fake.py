@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from corral._agents import registry
 from corral._cli.command_types import enable_gc, examples, plain_option
 from corral._cli.ui.terminal import echo
 from corral.errors import ConfigError
@@ -69,7 +70,8 @@ def serve(script: str, port: int, key: str | None, seconds: float | None) -> Non
     It speaks Gemini, Anthropic's Messages, OpenAI's Responses and chat completions, all
     from the one script, and translates shell, read_file, write_file and edit_file to the
     tools of the agent. The address is printed first, then the variables that point an
-    agent to it; the API key is any text. `corral run --fake SCRIPT` needs no server.
+    agent to it, and how some agents are started with them; the API key
+    is any text. `corral run --fake SCRIPT` needs no server.
     """
     enable_gc()
     server = ModelServer(Script.load(script), key=key, port=port)
@@ -86,6 +88,10 @@ async def _serve(server: ModelServer, seconds: float | None) -> None:
         echo(server.url)
         for name, value in server.env.items():
             echo(f"export {name}={value}", err=True)
+        probes = (agent.probe for agent in registry.all_agents() if agent.probe is not None)
+        commands = dict.fromkeys(probe.plain_command for probe in probes)
+        for plain in filter(None, commands):
+            echo(f"# {plain.replace('{url}', server.url)}", err=True)
         waiting = asyncio.ensure_future(stop.wait())
         deadline = None if seconds is None else loop.time() + seconds
         printed = 0

@@ -23,6 +23,9 @@ MAX_KEY_PARTS = 50
 _PART = r"""(?:[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
 _LONG_KEY = rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PARTS}}}"
 
+_INVALID = "Invalid value"
+_EXPECTED = f"{_INVALID}: expected a number, true, false, a list, or a text in quotes"
+
 T = TypeVar("T")
 
 
@@ -50,6 +53,8 @@ def decode_toml(text: str) -> JsonObject:
         raise tomllib.TOMLDecodeError(f"a key has more than {MAX_KEY_PARTS} parts")
     try:
         table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:  # its message ends in line and column
+        raise tomllib.TOMLDecodeError(str(error).replace(_INVALID, _EXPECTED, 1)) from error
     except RecursionError as error:
         raise tomllib.TOMLDecodeError(TOO_DEEP) from error
     if is_too_deep(table):

@@ -205,10 +205,11 @@ def _options(path: Path, agent: str) -> dict[str, object]:
     if unknown:
         from difflib import get_close_matches
 
-        near = get_close_matches(unknown[0], ("defaults", "agents"), 1)
+        names = {"agent": "agent", "defaults": "[defaults]", "agents": "[agents]"}
+        near = get_close_matches(unknown[0], names, 1)
         raise ConfigError(
-            f"{path}: unknown table {unknown[0]!r}",
-            hint=(f"Did you mean [{near[0]}]? " if near else "")
+            f"{path}: unknown {'table' if is_object(tables[unknown[0]]) else 'key'} {unknown[0]!r}",
+            hint=(f"Did you mean {names[near[0]]}? " if near else "")
             + "Known are [defaults] and [agents.NAME], and agent above them.",
         )
     values: dict[str, object] = {

@@ -80,6 +80,7 @@ _HEADLESS = AgentSpec(
         model="claude-sonnet-5",
         default_models=("claude-opus-5-5",),
         forms=controls.FORMS,
+        plain_command='claude -p "Hi"',
     ),
     supports=launch.SUPPORTS,
     capabilities=(

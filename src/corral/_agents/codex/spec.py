@@ -81,6 +81,9 @@ HEADLESS = AgentSpec(
         model="gpt-5.5",
         default_models=("gpt-6.1-sol",),
         forms=controls.FORMS,
+        plain_command="codex exec --skip-git-repo-check -c model_provider=scripted"
+        ' -c \'model_providers.scripted={name="scripted",base_url="{url}/v1",'
+        'env_key="OPENAI_API_KEY",wire_api="responses"}\' "Hi"',
     ),
     supports=launch.SUPPORTS,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking"),

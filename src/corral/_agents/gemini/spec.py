@@ -51,6 +51,11 @@ _PROBE = Probe(
     url_env="GOOGLE_GEMINI_BASE_URL",
     key_env="GEMINI_API_KEY",
     model="gemini-2.5-flash",
+    # Without a chosen sign-in, the URL alone would choose one that it then calls invalid.
+    plain_command="mkdir -p .scripted/.gemini &&"
+    """ echo '{"security":{"auth":{"selectedType":"gemini-api-key"}}}'"""
+    " >.scripted/.gemini/settings.json &&"
+    ' GEMINI_CLI_HOME=$PWD/.scripted gemini --skip-trust -p "Hi"',
     default_models=("gemini-3.8-flash", "gemini-3.5-flash"),
     replacements=("gemini-3.5-flash",),  # before 0.61
     forms={

@@ -91,10 +91,9 @@ class GeminiTokens(msgspec.Struct):
         counts = {name: int_or_none(given.get(name)) for name in _COUNTS}
         odd = {name for name in _COUNTS if counts[name] is None and given.get(name) is not None}
         odd |= {name for name, count in counts.items() if count is not None and count < 0}
-        tokens = cls(**{name: 0 if name in odd else counts[name] or 0 for name in _COUNTS})
-        if (
-            tokens.cached > tokens.input_tokens and "input_tokens" not in odd
-        ):  # they are a part of them
+        total, read, written, cached = (0 if n in odd else counts[n] or 0 for n in _COUNTS)
+        tokens = cls(total, read, written, cached)
+        if cached > read and "input_tokens" not in odd:  # they are a part of the input
             tokens.cached, tokens.is_plausible = 0, False
         if odd or tokens.input_tokens + tokens.output_tokens > tokens.total_tokens > 0:
             tokens.is_plausible = False

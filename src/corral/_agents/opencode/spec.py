@@ -78,6 +78,7 @@ _ACP = AgentSpec(
         model=f"{launch.CUSTOM}/scripted",
         forms=controls.FORMS,
         mcp_name="{server}_{tool}",
+        plain_command='opencode run -m openai/gpt-5 "Hi"',
     ),
     supports=launch.SUPPORTS_ACP,
     capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),

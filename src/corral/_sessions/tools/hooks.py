@@ -66,9 +66,19 @@ class ToolRequest(msgspec.Struct, frozen=True):
 
 
 class HookAnswer(msgspec.Struct, frozen=True):
-    """What the agent gets back."""
+    """What the agent gets back.
+
+    ::
+
+        def shorten(call: corral.ToolRequest, answer: corral.HookAnswer) -> corral.HookAnswer:
+            return corral.HookAnswer(answer.text[:1000], answer.status)
+
+
+        tools = corral.Tools([weather], hooks=[corral.Hook(after=shorten)])
+    """
 
     text: str
+    """The text of the result, or why there is none."""
     status: ToolStatus = "success"
     images: tuple[Image, ...] = ()
     """Pictures, with their bytes and types."""
