@@ -25,6 +25,7 @@ _LONG_KEY = rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_KEY_PA
 
 _INVALID = "Invalid value"
 _EXPECTED = f"{_INVALID}: expected a number, true, false, a list, or a text in quotes"
+_JSON_STRING = rb'"(?:[^"\\]++|\\.)*+"'
 
 T = TypeVar("T")
 
@@ -42,6 +43,15 @@ def decode_json(data: bytes | str, type: object = Any) -> object:
     if is_too_deep(value):
         raise msgspec.DecodeError(TOO_DEEP)
     return value
+
+
+def has_more_containers(data: bytes, most: int) -> bool:
+    """Whether JSON text has more than ``most`` lists and objects. Those cost most when it is
+    decoded, 50 times the size of the text, and this is known before."""
+    if data.count(b"[") + data.count(b"{") <= most:
+        return False
+    plain = re.sub(_JSON_STRING, b"", data)
+    return plain.count(b"[") + plain.count(b"{") > most
 
 
 def decode_toml(text: str) -> JsonObject:

@@ -82,6 +82,9 @@ Read: TypeAlias = Callable[[Json], tuple[T | None, list[str]]]
 MAX_ERRORS = 20
 """Errors that are reported at once."""
 
+MAX_PARTS = 20_000
+"""Values in a schema, of its keywords too. It is also written into prompts, and converted
+for vendors."""
 MAX_REFERENCES = 100
 """Schemas, each in the one before, that are compared with the same value."""
 NO_LINEAR_PATTERN = (
@@ -350,6 +353,8 @@ def _format_model_error(wrong: ModelError) -> str:
 def _schema_from_json(json: JsonObject, name: str | None) -> Schema[Json]:
     border = _Border(json)
     try:
+        if _has_more_parts(json, MAX_PARTS):
+            raise OutOfSteps
         border.check(json)
     except RecursionError as error:
         raise SchemaInvalid("the schema cannot be used: it is nested too deeply") from error
@@ -361,10 +366,24 @@ def _schema_from_json(json: JsonObject, name: str | None) -> Schema[Json]:
     return Schema(name or str(json.get("title") or "result"), json, border.validator)
 
 
+def _has_more_parts(value: Json, most: int) -> bool:
+    """Whether there are more than ``most`` values in it. Never recurses."""
+    level, count = [value], 0
+    while level and count <= most:
+        below: list[Json] = []
+        for part in level:
+            if isinstance(part, dict | list):
+                count += len(part)
+                if count > most:
+                    return True
+                below += part.values() if isinstance(part, dict) else part
+        level = below
+    return count > most
+
+
 class _Border:
     """What makes a schema from outside unusable: keywords that are not checked, references that
-    lead nowhere or in circles, patterns that cannot be matched in linear time. Its size is limited
-    by the steps that this takes."""
+    lead nowhere or in circles, patterns that cannot be matched in linear time, its size."""
 
     def __init__(self, json: JsonObject) -> None:
         self.validator = Validator(json)

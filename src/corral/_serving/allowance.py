@@ -27,7 +27,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
 from msgspec.structs import force_setattr, replace
@@ -82,7 +82,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class RunRequest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A caller wants an agent to work."""
 
-    prompt: str
+    prompt: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": r"\S"})]
     agent: str | None = None
     model: str | None = None
     cwd: str | None = None

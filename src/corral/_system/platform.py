@@ -186,6 +186,14 @@ def extra_descriptors() -> Generator[None]:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+def most_descriptors() -> int:
+    """How many descriptors this process may have."""
+    import resource
+
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
 def limit_memory(size: int) -> None:
     """This process may not have more bytes of memory than this."""
     if sys.platform == "linux":

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import ClassVar, Literal, TypeVar, get_type_hints
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from corral._engine.dbos.database import is_installed
 from corral._runs.log_windows import LogFile
@@ -148,6 +151,7 @@ class Param:
     name: str
     text: str
     kind: Literal["string", "integer"] = "string"
+    minimum: int | None = None
 
 
 DB = Param("db", "The database, if it is not the default one.")
@@ -222,6 +226,56 @@ def _status_of(error: CorralError) -> int:
         (isinstance(error, CallerError), 400),
     )
     return next((status for holds, status in statuses if holds), 500)
+
+
+class PathOperations:
+    """All operations of one path, as an ASGI application. Another method is refused with those that
+    there are."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[ApiEndpoint],
+        respond: Callable[[ApiEndpoint, Request], Awaitable[Response]],
+    ) -> None:
+        self._of_method: Mapping[str, ApiEndpoint] = {each.method: each for each in endpoints}
+        self._respond = respond
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        endpoint = self._of_method.get(method)
+        if endpoint is None:
+            response = wrong_method(self._of_method)
+        else:
+            response = await self._respond(endpoint, Request(scope, receive))
+        await response(scope, receive, send)
+
+
+def operation_routes(
+    endpoints: Sequence[ApiEndpoint],
+    respond: Callable[[ApiEndpoint, Request], Awaitable[Response]],
+) -> list[Route]:
+    """The routes of operations. ``respond`` carries one out."""
+    paths = dict.fromkeys(endpoint.path for endpoint in endpoints)
+    return [
+        Route(path, PathOperations([each for each in endpoints if each.path == path], respond))
+        for path in paths
+    ]
+
+
+def wrong_method(allowed: Iterable[str]) -> Response:
+    methods = {*allowed}
+    listed = ", ".join(sorted(methods | {"HEAD"} if "GET" in methods else methods))
+    response = error_response(405, "method", f"the methods of this path are {listed}")
+    response.headers["Allow"] = listed
+    return response
+
+
+async def on_http_error(_: Request, error: Exception) -> Response:
+    """The response to a path or a method that there is not, as JSON."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 405 and isinstance(error, HTTPException):
+        return wrong_method((error.headers or {}).get("Allow", "GET").split(", "))
+    return error_response(status, "not_found", "there is no operation of this path")
 
 
 class Endpoints(list[ApiEndpoint]):

@@ -7,16 +7,14 @@ import asyncio
 import re
 import signal
 import socket
-import types
-from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -26,8 +24,17 @@ from starlette.types import ASGIApp
 from corral._docs.pages import NO_SITE_HINT, site_folder
 from corral._protocol.schema import without_samples
 from corral._system import fs
+from corral._system.http import asgi_server
 from corral._view.auth import API, Guard, error_response
-from corral._view.calls import ApiCall, ApiEndpoint, Services
+from corral._view.calls import (
+    ApiCall,
+    ApiEndpoint,
+    Param,
+    Services,
+    on_http_error,
+    operation_routes,
+    wrong_method,
+)
 from corral._view.records import ErrorBody
 from corral._view.routes import pipelines, runs, sessions
 from corral.values import Json, JsonObject
@@ -41,8 +48,6 @@ _MEDIA = {
     ".svg": "image/svg+xml",
 }
 ENDPOINTS = (*runs.ENDPOINTS, *sessions.ENDPOINTS, *pipelines.ENDPOINTS)
-END_SECONDS = 1
-"""Seconds that open connections get when the server stops."""
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -51,6 +56,8 @@ async def _page(request: Request) -> Response:
     name = request.path_params.get("path", "") or "index.html"
     if f"/{name}".startswith(API):
         return error_response(404, "not_found", f"there is no operation /{name}")
+    if request.method not in ("GET", "HEAD"):
+        return wrong_method(("GET",))
     file = STATIC / name
     is_inside = STATIC in file.resolve().parents
     if not is_inside or file.suffix not in _MEDIA or not fs.is_file(file):
@@ -95,21 +102,21 @@ def _docs_route() -> BaseRoute:
 def create(services: Services) -> ASGIApp:
     """The application, with its guard."""
 
-    def route(endpoint: ApiEndpoint) -> Route:
-        async def handle(request: Request) -> Response:
-            return await endpoint.respond(ApiCall(request, services))
-
-        return Route(endpoint.path, handle, methods=[endpoint.method])
+    async def respond(endpoint: ApiEndpoint, request: Request) -> Response:
+        return await endpoint.respond(ApiCall(request, services))
 
     async def openapi(_: Request) -> Response:
         document = msgspec.json.encode(describe(ENDPOINTS))
         return Response(document, media_type="application/json")
 
-    routes: list[BaseRoute] = [*map(route, ENDPOINTS), Route("/api/openapi.json", openapi)]
-    routes += [_docs_route(), Route("/{path:path}", _page)]
-    return Guard(Starlette(routes=routes), services.access)
+    routes: list[BaseRoute] = [*operation_routes(ENDPOINTS, respond)]
+    routes += [Route("/api/openapi.json", openapi), _docs_route()]
+    routes.append(Route("/{path:path}", _page, methods=_ALL_METHODS))
+    app = Starlette(routes=routes, exception_handlers={HTTPException: on_http_error})
+    return Guard(app, services.access)
 
 
+_ALL_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 _PARAM = re.compile(r"\{(\w+)\}")
 _SCHEMA = "#/components/schemas/{name}"
 _ABOUT = (
@@ -149,14 +156,19 @@ def describe(
 
 
 def _operation(endpoint: ApiEndpoint) -> JsonObject:
-    named: list[Json] = [_parameter(name, "path") for name in _PARAM.findall(endpoint.path)]
-    named += [_parameter(each.name, "query", each.kind, each.text) for each in endpoint.params]
+    in_path = [Param(name, "") for name in _PARAM.findall(endpoint.path)]
+    named = [_parameter(each, "path") for each in in_path]
+    named += [_parameter(each, "query") for each in endpoint.params]
     schema: JsonObject = {"type": "string", "format": "binary"}
     if endpoint.response is not None:
         schema = _ref(endpoint.response)
     elif endpoint.events:
-        events = [_ref(each) for each in endpoint.events]
-        schema = {"description": "The data of the events.", "anyOf": [*events]}
+        data = [_ref(each) for each in endpoint.events]
+        schema = {
+            "type": "string",
+            "description": "Server-sent events. The data of each is JSON of x-event-data.",
+            "x-event-data": {"anyOf": [*data]},
+        }
     operation: JsonObject = {
         "operationId": endpoint.name,
         "summary": endpoint.text,
@@ -175,70 +187,35 @@ def _operation(endpoint: ApiEndpoint) -> JsonObject:
     return operation
 
 
-def _parameter(name: str, place: str, kind: str = "string", text: str = "") -> Json:
-    found: JsonObject = {"name": name, "in": place, "schema": {"type": kind}}
+def _parameter(parameter: Param, place: str) -> Json:
+    schema: JsonObject = {"type": parameter.kind}
+    if parameter.minimum is not None:
+        schema["minimum"] = parameter.minimum
+    described: JsonObject = {"name": parameter.name, "in": place, "schema": schema}
     if place == "path":
-        found["required"] = True
-    if text:
-        found["description"] = text
-    return found
+        described["required"] = True
+    if parameter.text:
+        described["description"] = parameter.text
+    return described
 
 
 def _ref(kind: type[msgspec.Struct]) -> JsonObject:
     return {"$ref": _SCHEMA.format(name=kind.__name__)}
 
 
-class _ViewServer(uvicorn.Server):
-    """Ends streams when the server stops: they would keep it from ending."""
-
-    def __init__(
-        self, config: uvicorn.Config, services: Services, on_ready: Callable[[], None]
-    ) -> None:
-        super().__init__(config)
-        self._services = services
-        self._on_ready = on_ready
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """The address is printed when requests and signals are handled, not before."""
-        await super().startup(sockets)
-        self._on_ready()
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """The original raises the signal again at the end: Ctrl-C would look like a failure."""
-        loop = asyncio.get_running_loop()
-        for number in STOPS:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in STOPS:
-                loop.remove_signal_handler(number)
-
-    def handle_exit(self, sig: int, frame: types.FrameType | None) -> None:
-        self._services.closing.set()
-        super().handle_exit(sig, frame)
-
-
 def serve(listener: socket.socket, services: Services, on_ready: Callable[[], None]) -> None:
     """Serve until Ctrl-C or SIGTERM."""
 
     async def run() -> None:
-        config = uvicorn.Config(
-            create(services),
-            access_log=False,  # it would have the token in it
-            log_level="warning",
-            lifespan="off",
-            server_header=False,
-            date_header=False,
-            ws="none",
-            timeout_graceful_shutdown=END_SECONDS,
-        )
-        server = _ViewServer(config, services, on_ready)
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in STOPS:
+            loop.add_signal_handler(number, stop.set)
         try:
-            await server.serve(sockets=[listener])
+            await asgi_server.serve(
+                create(services), listener, on_ready=on_ready, stop=stop,
+                on_stop=services.closing.set,
+            )  # fmt: skip
         finally:
             await services.catalog.close()
-            listener.close()
 
     asyncio.run(run())

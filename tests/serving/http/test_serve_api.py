@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
+import jsonschema  # type: ignore[import-untyped]
 import pytest
 from support.builtin_agent import MODELS, BuiltinAgent, model_env
 from support.serve_api import ServeClient, clients_file, served
 
 from corral._core.spending import BudgetLimits
+from corral._serving import caller_runs
 from corral._serving.allowance import MAX_PROMPT, Allowance
+from corral._serving.http.application import openapi
 from corral._system import paths
 from corral.events import from_json
 from corral.policy import Policy
@@ -126,6 +131,75 @@ async def test_a_repeated_request_with_a_key_gets_the_same_run(ours: BuiltinAgen
         assert len(ours.requests) == 2
         status, _ = await ann.post("/v1/runs", body, **{"Idempotency-Key": "k" * 201})
         assert status == 400
+
+
+async def test_a_key_keeps_the_id_of_a_run_and_not_the_run(
+    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(caller_runs, "KEPT", 0)
+    async with served(allowance(ours, [say("one"), say("two")])) as server:
+        ann, key = server.client("ann"), {"Idempotency-Key": "k1"}
+        _, first = await ann.post("/v1/runs?wait=30", {"prompt": "hello"}, **key)
+        (clients,) = server.service._of_clients.values()  # pyright: ignore[reportPrivateUsage]
+        run = weakref.ref(clients.runs.find(first["run"]))
+        await ann.start("other", wait=30)  # the first one is forgotten
+        while run() is not None:
+            gc.collect()
+            await asyncio.sleep(0.01)
+        _, repeated = await ann.post("/v1/runs", {"prompt": "hello"}, **key)
+        assert (repeated["run"], repeated["outcome"]["text"]) == (first["run"], "one")
+
+
+async def test_what_there_is_not_is_refused_as_json(ours: BuiltinAgent) -> None:
+    async with served(allowance(ours, [])) as server:
+        for method, path, status, allowed in (
+            ("GET", "/nothing", 404, None),
+            ("POST", "/v1/nothing", 404, None),
+            ("DELETE", "/v1/runs", 405, "GET, HEAD, POST"),
+            ("GET", "/v1/pipelines", 405, "POST"),
+            ("POST", "/v1/runs/x", 405, "GET, HEAD"),
+            ("POST", "/metrics", 405, "GET, HEAD"),
+        ):
+            async with server.http.request(
+                method, server.base + path, headers=server.client("ann").headers
+            ) as response:
+                error = (await response.json())["error"]
+                about = (response.status, error["code"], response.headers.get("Allow"))
+            assert about == (status, "not_found" if status == 404 else "method", allowed), path
+
+
+async def test_numbers_and_prompts_outside_the_document_are_refused(ours: BuiltinAgent) -> None:
+    async with served(allowance(ours, [])) as server:
+        ann = server.client("ann")
+        for wait in ("-1", "last", "x", "1.5"):
+            status, error = await ann.post(f"/v1/runs?wait={wait}", {"prompt": "x"})
+            assert (status, error["error"]["message"]) == (400, "wait must be a whole number")
+        for prompt in ("", " \n"):
+            status, error = await ann.post("/v1/runs", {"prompt": prompt})
+            assert (status, error["error"]["message"]) == (400, "the prompt is empty")
+    document: Any = openapi()
+    assert document["components"]["schemas"]["RunRequest"]["properties"]["prompt"] == {
+        "type": "string",
+        "pattern": r"\S",
+    }
+    (wait_schema,) = (
+        each["schema"]
+        for each in document["paths"]["/v1/runs"]["post"]["parameters"]
+        if each["name"] == "wait"
+    )
+    assert wait_schema == {"type": "integer", "minimum": 0}
+
+
+async def test_the_document_describes_what_a_stream_sends(ours: BuiltinAgent) -> None:
+    document: Any = openapi()
+    content = document["paths"]["/v1/runs/{run}/events"]["get"]["responses"]["200"]["content"]
+    schema = content["text/event-stream"]["schema"]
+    assert schema["type"] == "string"
+    data = {**schema["x-event-data"], "components": document["components"]}
+    async with served(allowance(ours, [say("hi")])) as server:
+        ann = server.client("ann")
+        for sent in await ann.stream((await ann.start("hello", wait=30))["run"]):
+            jsonschema.validate(sent.data, data)
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,8 @@ def test_http_refuses_what_has_no_token_and_what_is_no_message(ours: BuiltinAgen
         assert request(url, ping)[0] == 401
         assert request(url, ping, "Authorization: Bearer wrong")[0] == 401
         assert request(url, ping, bearer) == (200, b'{"jsonrpc":"2.0","id":1,"result":{}}')
-        assert request(url, ping, bearer, "Origin: https://evil.example")[0] == 403
+        for origin in ("https://evil.example", "http://[", "http://[::1", "null"):
+            assert request(url, ping, bearer, f"Origin: {origin}")[0] == 403
         assert request(url, ping, bearer, method="GET")[0] == 405
         assert request(url.replace("/mcp", "/x"), ping, bearer)[0] == 404
         assert request(url, b"{", bearer)[0] == 400

@@ -8,11 +8,13 @@ run and no text.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
@@ -21,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 from corral._serving.http.operations import ENDPOINTS, ServiceCall
 from corral._serving.http.server import RunServer
 from corral._view.auth import error_response
-from corral._view.calls import ApiEndpoint
+from corral._view.calls import ApiEndpoint, on_http_error, operation_routes
 from corral._view.server import describe
 from corral.values import JsonObject
 
@@ -43,6 +45,12 @@ def openapi() -> JsonObject:
     return describe(ENDPOINTS, "corral serve", _ABOUT)
 
 
+@functools.cache
+def _document() -> bytes:
+    """Made once: who asks for it needs no token."""
+    return msgspec.json.encode(openapi())
+
+
 class ServeApp:
     """An ASGI application. ``lifespan`` runs it in another application that mounts it; a server
     that it is given to directly runs it by itself."""
@@ -54,13 +62,13 @@ class ServeApp:
             "/health": lambda _: PlainTextResponse("ok\n"),
             "/ready": self._ready,
             "/metrics": self._metrics,
-            "/openapi.json": lambda _: Response(
-                msgspec.json.encode(openapi()), media_type="application/json"
-            ),
+            "/openapi.json": lambda _: Response(_document(), media_type="application/json"),
         }
         routes = [Route(path, function) for path, function in public.items()]
         self._app = Starlette(
-            routes=[*routes, *map(self._route, ENDPOINTS)], lifespan=self.lifespan
+            routes=[*routes, *operation_routes(ENDPOINTS, self._respond)],
+            exception_handlers={HTTPException: on_http_error},
+            lifespan=self.lifespan,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,16 +81,13 @@ class ServeApp:
             yield
             await self.service.drain(self._drain)
 
-    def _route(self, endpoint: ApiEndpoint) -> Route:
-        async def handle(request: Request) -> Response:
-            response = await self._respond(endpoint, request)
-            response.headers.update(_HEADERS)
-            self.service.counts["responses", str(response.status_code)] += 1
-            return response
-
-        return Route(endpoint.path, handle, methods=[endpoint.method])
-
     async def _respond(self, endpoint: ApiEndpoint, request: Request) -> Response:
+        response = await self._carry_out(endpoint, request)
+        response.headers.update(_HEADERS)
+        self.service.counts["responses", str(response.status_code)] += 1
+        return response
+
+    async def _carry_out(self, endpoint: ApiEndpoint, request: Request) -> Response:
         if not self.service.is_entered:
             return error_response(
                 503,

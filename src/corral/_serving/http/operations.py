@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar, cast
+from typing import ClassVar, TypeVar, cast, get_args
 
 import msgspec
 from starlette.responses import PlainTextResponse, Response
 
-from corral._core.nesting import decode_json
 from corral._serving.allowance import (
     MAX_PROMPT,
     PipelineRequest,
@@ -21,9 +20,11 @@ from corral._serving.allowance import (
 from corral._serving.caller_runs import CallerRun, RunView
 from corral._serving.http.event_stream import follow_events
 from corral._serving.http.server import ClientRuns, RunServer
+from corral._system.http.asgi_server import decode_body
 from corral._view.calls import Endpoints, HttpCall, Param, event_stream
 from corral._view.records import NotFound
 from corral.errors import ConfigError
+from corral.events import Event
 
 T = TypeVar("T")
 LONGEST_WAIT = 300
@@ -32,9 +33,8 @@ WAIT = Param(
     "wait",
     f"Seconds to wait until the run has ended or asks something, at most {LONGEST_WAIT}.",
     "integer",
+    minimum=0,
 )
-BODY_SECONDS = 60.0
-"""For the body of a request to arrive."""
 LONGEST_KEY = 200
 ENDPOINTS = Endpoints()
 
@@ -56,12 +56,7 @@ class ServiceCall(HttpCall):
 
     async def body(self, kind: type[T]) -> T:
         try:
-            async with asyncio.timeout(BODY_SECONDS):
-                data = await self.data()
-        except TimeoutError:
-            raise ConfigError(f"the body did not arrive in {BODY_SECONDS:g} s") from None
-        try:
-            given = decode_json(data or b"{}")
+            given = await decode_body(await self.data() or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"the body is not valid: {error}") from error
         set_by = self.client.runs.allowance.set_by
@@ -75,7 +70,10 @@ class ServiceCall(HttpCall):
 
     @property
     def seconds(self) -> int:
-        return min(LONGEST_WAIT, max(0, self.number("wait", 0)))
+        seconds = self.number("wait", 0)
+        if seconds < 0:  # the number of the last page
+            raise ConfigError("wait must be a whole number")
+        return min(LONGEST_WAIT, seconds)
 
     async def start(
         self, request: msgspec.Struct, begin: Callable[[], Awaitable[CallerRun]]
@@ -85,8 +83,9 @@ class ServiceCall(HttpCall):
         key = self.request.headers.get("idempotency-key", "")
         if len(key) > LONGEST_KEY:
             raise ConfigError(f"Idempotency-Key has more than {LONGEST_KEY} characters")
-        run = await self.client.start_once(key, request, lambda: self.service.start(begin))
-        return await self.wait(run.id)
+        return await self.wait(
+            await self.client.start_once(key, request, lambda: self.service.start(begin))
+        )
 
     async def wait(self, run: str) -> RunView:
         seconds, runs = self.seconds, self.client.runs
@@ -128,7 +127,7 @@ async def run(call: ServiceCall) -> RunView:
     "The events of a run as they happen, each as in the page Events and results, named by its type;"
     " `end` is the last one, with the run.",
     Param("after", "The id of the last event that is known, as `Last-Event-ID`."),
-    events=(RunView,),
+    events=(*get_args(Event), RunView),
 )
 async def run_events(call: ServiceCall) -> Response:
     runs = call.client.runs

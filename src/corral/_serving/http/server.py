@@ -50,19 +50,24 @@ class ClientRuns:
         self.runs = runs
         self.closing: asyncio.Event = asyncio.Event()
         """Its streams end."""
-        self._started: dict[str, tuple[bytes, asyncio.Future[CallerRun]]] = {}
+        self._started: dict[str, tuple[bytes, asyncio.Future[str]]] = {}
 
     async def start_once(
         self, key: str, request: msgspec.Struct, start: Callable[[], Awaitable[CallerRun]]
-    ) -> CallerRun:
-        """Start a run; an equal request with the same key gets the same one, also while it starts.
-        A start that failed is tried again. Raises ``Conflict`` for another request."""
+    ) -> str:
+        """Start a run, and return its id; an equal request with the same key gets the same one,
+        also while it starts. A start that failed is tried again. Raises ``Conflict`` for another
+        request."""
+
+        async def start_run() -> str:
+            return (await start()).id  # not the run: what it holds would stay as long as the key
+
         if not key:
-            return await start()
+            return await start_run()
         content = type(request).__name__.encode() + msgspec.json.encode(request)
         digest = hashlib.sha256(content).digest()
         if key not in self._started:
-            task = asyncio.ensure_future(start())
+            task = asyncio.ensure_future(start_run())
             task.add_done_callback(lambda _: self._forget_failed(key, task))
             self._started[key] = digest, task
             while len(self._started) > KEPT_KEYS:
@@ -75,7 +80,7 @@ class ClientRuns:
             )
         return await asyncio.shield(found)
 
-    def _forget_failed(self, key: str, task: asyncio.Future[CallerRun]) -> None:
+    def _forget_failed(self, key: str, task: asyncio.Future[str]) -> None:
         if task.cancelled() or task.exception() is not None:
             self._started.pop(key, None)
 

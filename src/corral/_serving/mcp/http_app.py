@@ -16,12 +16,20 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from corral._core.nesting import decode_json
 from corral._protocol import jsonrpc
 from corral._serving.mcp import wire
 from corral._serving.mcp.server import McpService
 from corral._serving.mcp.wire import RpcFailure
-from corral._system.http.asgi_server import Message, Receive, Send, has_token, read_body, refuse
+from corral._system.http.asgi_server import (
+    Message,
+    Receive,
+    Send,
+    decode_body,
+    has_token,
+    read_body,
+    refuse,
+    respond,
+)
 from corral.values import Json, JsonObject, as_object
 
 PATH = "/mcp"
@@ -55,8 +63,7 @@ class McpApp:
             name.decode("latin-1").lower(): value.decode("latin-1")
             for name, value in scope["headers"]
         }
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).hostname not in _LOCAL:
+        if not _is_local(headers.get("origin")):
             return await refuse(send, 403)
         if scope["path"] != PATH:
             return await refuse(send, 404)
@@ -67,7 +74,7 @@ class McpApp:
             return await refuse(send, 413)
         message: Json = None
         try:
-            message = decode_json(body)
+            message = await decode_body(body)
             _check_headers(message, headers)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             failure = RpcFailure(jsonrpc.PARSE_ERROR, f"not JSON: {error}")
@@ -107,6 +114,14 @@ class McpApp:
             watching.cancel()
 
 
+def _is_local(origin: str | None) -> bool:
+    """Whether a request comes from a page of this machine, or from no page."""
+    try:
+        return origin is None or urlsplit(origin).hostname in _LOCAL
+    except ValueError:  # an IPv6 address without its end
+        return False
+
+
 async def _stream(send: Send, notes: asyncio.Queue[JsonObject | None]) -> None:
     """Start an event stream with the progress of a request."""
     headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store")]
@@ -140,10 +155,7 @@ async def _send_reply(
 
 
 async def _send_json(send: Send, status: int, message: JsonObject) -> None:
-    body = msgspec.json.encode(message)
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    await respond(send, status, msgspec.json.encode(message), b"application/json")
 
 
 def _check_headers(message: Json, headers: dict[str, str]) -> None:

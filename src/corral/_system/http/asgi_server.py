@@ -1,6 +1,9 @@
 """Serves an ASGI application on a socket with uvicorn, without its signal handlers, and ends it in
 bounded time. What its requests need in common: the token, a complete body, a refusal.
 
+All servers of corral are served here, so what holds for each of them stands here: the limits of
+connections and requests, ``/health``, and that no request has two lengths.
+
 uvicorn is an extra: it is imported when a server starts.
 """
 
@@ -11,9 +14,16 @@ import errno
 import hmac
 import socket
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
+
+from corral._core.nesting import decode_json, has_more_containers
+from corral._system.platform import most_descriptors
 from corral.errors import ConfigError
+from corral.values import Json
 
 if TYPE_CHECKING:
     import uvicorn
@@ -23,6 +33,20 @@ Receive: TypeAlias = Callable[[], Awaitable[Message]]
 Send: TypeAlias = Callable[[Message], Awaitable[None]]
 App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
+HEALTH = "/health"
+"""Needs no token, and is answered before the application and its limits."""
+MOST_CONNECTIONS = 512
+"""Fewer if the process may have few descriptors: half of them are left to runs and files."""
+FEWEST_CONNECTIONS = 16
+ACCEPTED_AT_ONCE = 16
+"""Connections that asyncio accepts before it looks at any: more than descriptors that are left
+would stop it for a second."""
+BACKLOG = 1024
+"""Connections that the system holds until they are accepted."""
+MOST_CONTAINERS = 100_000
+"""Lists and objects in a body."""
+QUICK_BODY = 64 * 1024
+"""Bytes that are decoded at once."""
 END_TIMEOUT = 5.0
 """Seconds that requests get to end once the server stops; then it ends without them."""
 
@@ -65,15 +89,22 @@ async def serve(
     what requests wait for, and open requests get ``END_TIMEOUT`` seconds. Closes the socket."""
     import uvicorn
 
+    from corral._system.http.connection_limits import ConnectionLimits, LimitedProtocol
+
+    most = max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, most_descriptors() // 2))
     config = uvicorn.Config(
-        app, http="h11", ws="none", lifespan="off", log_config=None, access_log=False,
-        interface="asgi3", proxy_headers=False, server_header=False, date_header=False,
+        _Entrance(app, most // 2), http="h11", ws="none", lifespan="off", log_config=None,
+        access_log=False, interface="asgi3", proxy_headers=False, server_header=False,
+        date_header=False, backlog=ACCEPTED_AT_ONCE,
     )  # fmt: skip
     config.load()
+    limited: Any = partial(LimitedProtocol, limits=ConnectionLimits(most))
+    config.http_protocol_class = limited
     web = uvicorn.Server(config)  # its own serve() would take over the signals
     web.lifespan = config.lifespan_class(config)
     try:
         await web.startup(sockets=[listener])
+        listener.listen(BACKLOG)
         on_ready()
         await stop.wait()
         for listening in web.servers:
@@ -83,6 +114,30 @@ async def serve(
             await asyncio.wait(tasks, timeout=END_TIMEOUT)
     finally:
         await _end(web, listener)
+
+
+class _Entrance:
+    """What each request passes before the application."""
+
+    def __init__(self, app: App, most: int) -> None:
+        self._app = app
+        self._left = most
+        """Requests that may be worked on beside those that are."""
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        names = {name for name, _ in scope["headers"]}
+        if {b"transfer-encoding", b"content-length"} <= names:
+            # A program on the way may have read another length, and another request after it.
+            return await refuse(send, 400, [(b"connection", b"close")])
+        if scope["path"] == HEALTH and scope["method"] in ("GET", "HEAD"):
+            return await respond(send, 200, b"ok\n", b"text/plain; charset=utf-8")
+        if not self._left:
+            return await refuse(send, 503, [(b"retry-after", b"1"), (b"connection", b"close")])
+        self._left -= 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._left += 1
 
 
 async def _end(web: uvicorn.Server, listener: socket.socket) -> None:
@@ -109,6 +164,28 @@ async def refuse(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]]
     await send({"type": "http.response.start", "status": status,
                 "headers": [*headers, (b"content-length", b"0")]})  # fmt: skip
     await send({"type": "http.response.body", "body": b""})
+
+
+async def respond(send: Send, status: int, body: bytes, kind: bytes) -> None:
+    """A response with a body."""
+    headers = [(b"content-type", kind), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def decode_body(body: bytes) -> Json:
+    """The JSON of a body. A large one is decoded in a thread, one at a time, while other requests
+    are served. Raises ``msgspec.DecodeError`` and ``UnicodeDecodeError``."""
+    if has_more_containers(body, MOST_CONTAINERS):
+        raise msgspec.DecodeError(f"it has more than {MOST_CONTAINERS:,} lists and objects")
+    if len(body) <= QUICK_BODY:
+        return decode_json(body)
+    return await asyncio.get_running_loop().run_in_executor(_decoder(), decode_json, body)
+
+
+@cache
+def _decoder() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, "corral-decode")
 
 
 async def read_body(receive: Receive, largest: int) -> bytes | None:
