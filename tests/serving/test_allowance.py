@@ -74,6 +74,7 @@ def test_an_option_that_only_the_starter_sets_is_refused_by_name(name: str) -> N
         ({"max_calls": "many"}, "max_calls"),
         ({"policy": 7}, "policy"),
         ({"output_schema": "text"}, "output_schema"),
+        ({"max_cost": "\ud800"}, "the request is wrong"),
     ],
 )
 def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:

@@ -507,7 +507,7 @@ def read_request(given: object, kind: type[R], *, set_by: str) -> R:
             raise ConfigError(f"the request has no field {name!r}: {advice}")
     try:
         return convert_to(given, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # or a lone surrogate
         raise ConfigError(f"the request is wrong: {error}") from error
 
 
