@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from corral._review.neutral import markdown_text
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.review_checks import check_markdown, tokens_of
+
+from corral._core.neutral import markdown_text
 
 EMPTY = "\u200b"
 PIECES = (
