@@ -352,3 +352,20 @@ async def test_a_run_that_is_starting_ends_with_its_revoked_caller(ours: Builtin
         with pytest.raises(NotPermitted):
             await runs.start(RunRequest(prompt="y"))
     assert ours.requests == []
+
+
+@pytest.mark.parametrize("leaves", ["end", "revoke"])
+async def test_questions_of_a_caller_that_goes_away_are_closed(
+    ours: BuiltinAgent, leaves: str
+) -> None:
+    async with CallerRuns(allowance(ours, steps(ASK))) as runs:
+        run = await runs.start(RunRequest(prompt="x"))
+        assert len((await runs.wait(run.id, 30)).pending) == 1
+        if leaves == "end":
+            await runs.end()
+        else:
+            runs.revoke()
+        await wait_until(lambda: run.outcome is not None)
+        assert (run.view.state, run.view.pending) == ("ended", ())
+        with pytest.raises(ConfigError, match="does not ask"):
+            run.answer(AnswerRequest(run=run.id, text="B"))
