@@ -143,7 +143,7 @@ class Scenario:
             self.failing.add(branch)
 
     def call(self, branches: list[str], *, kill: bool) -> None:
-        """A call of the merge queue in a process of its own, and what it reports."""
+        """A call of the merge queue in its own process, and what it reports."""
         output = FOLDER / "report.json"
         output.unlink(missing_ok=True)
         child = os.fork()
@@ -225,18 +225,18 @@ class Scenario:
         names = [*self.changes]
         self.call(names, kill=True)
         queued = (FOLDER / "home" / "merges").exists()
-        again = [] if queued and [*(FOLDER / "home" / "merges").glob("*/queue.json")] else names
+        remaining = [] if queued and [*(FOLDER / "home" / "merges").glob("*/queue.json")] else names
         for _ in range(self.chance.randint(0, 3)):
             self.act()
             if self.chance.random() < 0.6:
-                self.call(again, kill=self.chance.random() < 0.3)
+                self.call(remaining, kill=self.chance.random() < 0.3)
         # The user puts the own work away, and calls until all is done.
         git("checkout", "-q", "--", ".", check=False)
         git("checkout", "-q", INTO, check=False)
         if git("status", "--porcelain", "--untracked-files=no"):
             self.commit()
         for _ in range(2):
-            self.call(again, kill=False)
+            self.call(remaining, kill=False)
         self.check_end()
 
     def check_end(self) -> None:
