@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,24 @@ async def test_of_scenarios_the_agent_reads_counts_and_classes(
     )
     assert result.receipt is not None
     assert result.receipt.evidence[0].details["fraction"] == 1.0
+
+
+@needs_sandbox
+async def test_scenarios_that_cannot_be_run_use_up_no_rounds(
+    workspace: Path, tmp_path: Path
+) -> None:
+    """No round can change it. The reason names none of them."""
+    held_out = tmp_path / "held-out"
+    held_out.mkdir()
+    (held_out / "scenarios.toml").write_text(f'python = "{sys.executable}"')
+    (held_out / "test_secret.py").write_text("import not_there\n")
+    result, prompts = await converge(
+        workspace, ["touch a", "touch b"], scenarios=held_out, sandbox="needed", rounds=5
+    )
+    assert (len(prompts), result.ok, result.verdict) == (1, False, "gaps")
+    assert result.error is not None
+    assert "1 of 1 held-out scenarios could not be run" in result.error.message
+    assert "secret" not in str(result)
 
 
 async def test_there_must_be_something_to_verify(workspace: Path) -> None:

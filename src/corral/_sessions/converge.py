@@ -15,6 +15,7 @@ import msgspec
 
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.run_verifier import with_judging
+from corral._verification.scenarios.counts import out_of_reach
 from corral._verification.verified import complaint, score
 from corral.errors import CorralError
 from corral.events import Error
@@ -59,9 +60,12 @@ class Converge:
         self._judged: list[Receipt] = []
         self.rounds: int = 0
         """Rounds that were started."""
+        self.problem: str | None = None
+        """Why no further round can verify the work."""
 
     async def check(self, result: Result) -> str | None:
-        """For ``until``: what the agent must do yet; None if the work is verified."""
+        """For ``until``: what the agent must do yet; None if the work is verified, or if no round
+        can change that it is not (``problem``)."""
         receipt = await self._session.judge(result)
         self._judged.append(receipt)
         self._last = last = Round(self.rounds, receipt, score(receipt), result.files)
@@ -70,7 +74,9 @@ class Converge:
             self._best = last
         if self._on_judged is not None:
             self._on_judged(last.number, receipt)
-        return None if is_verified else complaint(receipt)
+        scenarios = (each for each in receipt.evidence if each.kind == "scenarios")
+        self.problem = next(filter(None, map(out_of_reach, scenarios)), None)
+        return None if is_verified or self.problem else complaint(receipt)
 
     async def finish(self, result: Result) -> Result:
         """The result, with the receipt of the state that is in the folder."""

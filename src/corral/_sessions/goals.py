@@ -339,4 +339,7 @@ async def run_goal(
             raise
         # A further round cannot start, such as with a spent budget: the best state counts.
         done = _with_error(error.result, error)
+    if converge is not None and converge.problem is not None and done.ok:
+        message = f"stopped after round {converge.rounds}: {converge.problem}"
+        done = _with_error(done, TurnLimit(message, hint="Correct the scenarios first."))
     return await (session.verify(done) if converge is None else converge.finish(done))

@@ -74,6 +74,11 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
         return self.outside_folder or self.folder
 
     @property
+    def outside_root(self) -> Path:
+        """The root of the tree as this process sees it."""
+        return self.host_folder if self.places is None else Path(self.places.outside_tree)
+
+    @property
     def is_session(self) -> bool:
         """It runs in the session's own folder, for ``until``."""
         return self.scratch is None

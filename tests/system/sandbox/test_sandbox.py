@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.durable_processes import wait_until
 from support.sandbox import needs_sandbox
@@ -296,6 +297,26 @@ async def test_a_read_only_part_cannot_be_written_and_a_hidden_one_is_empty(
     assert output.split() == ["file", "shown"]  # the first is in memory only
     assert (workspace / ".git" / "file").read_text() == "before"
     assert (workspace / "state" / "file").read_text() == "before"
+
+
+async def test_what_is_not_shown_is_not_covered(workspace: Path, tmp_path: Path) -> None:
+    """A mount says where something is that must not be found."""
+    held_out, data = tmp_path / "held-out", tmp_path / "data"
+    for folder in (held_out, data / "secret"):
+        folder.mkdir(parents=True)
+        (folder / "answer").write_text("secret")
+    (tmp_path / "link").symlink_to(data)
+    inside = msgspec.structs.replace(
+        box(workspace),
+        hidden=(str(held_out), str(data / "secret")),
+        readable=(*interpreter_folders(), str(tmp_path / "link")),
+    )
+    words = "ls ..; cat /proc/self/mountinfo; find .. -name answer"
+    exited, output, _ = await run(f"{words}; ls -a ../data/secret ../link/secret", inside)
+    assert exited.code == 0
+    assert "data" in output  # it is shown, under both names
+    assert "held-out" not in output
+    assert "answer" not in output
 
 
 async def test_a_workspace_that_is_reached_by_a_link_works(workspace: Path, tmp_path: Path) -> None:

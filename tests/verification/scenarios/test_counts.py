@@ -6,8 +6,14 @@ from typing import cast
 
 import pytest
 
-from corral._verification.scenarios.counts import ScenarioOutcome, ScenarioResult, count
+from corral._verification.scenarios.counts import (
+    ScenarioOutcome,
+    ScenarioResult,
+    count,
+    out_of_reach,
+)
 from corral._verification.scenarios.scenario_folder import Scenario
+from corral.receipt import Evidence, Outcome
 
 
 def results(*outcomes: ScenarioOutcome, weights: tuple[float, ...] = ()) -> list[ScenarioResult]:
@@ -44,6 +50,34 @@ def test_weights_count_in_the_fraction_and_widen_the_interval() -> None:
     assert unequal.low < equal.low < equal.high < unequal.high
     heavy = count(results("satisfied", "failed", weights=(3.0, 1.0)), 0.75)
     assert (heavy.fraction, heavy.outcome) == (0.75, "passed")
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "threshold", "reason"),
+    [
+        (("satisfied", "missing"), 0.9, "1 of 2 held-out scenarios could not be run"),
+        (("failed", "failed", "missing"), 0.7, "1 of 3"),
+        (("failed", "failed", "missing"), 0.6, None),
+        (("satisfied", "missing"), 0.5, None),
+        (("failed", "failed"), 1.0, None),
+    ],
+)
+def test_a_threshold_is_out_of_reach_if_too_many_could_not_be_run(
+    outcomes: tuple[ScenarioOutcome, ...], threshold: float, reason: str | None
+) -> None:
+    counts = count(results(*outcomes), threshold)
+    evidence = Evidence(
+        kind="scenarios", name="x", outcome=counts.outcome, details=counts.as_details()
+    )
+    found = out_of_reach(evidence)
+    assert found == reason or (found is not None and reason is not None and reason in found)
+    assert "secret" not in str(found)
+
+
+@pytest.mark.parametrize("outcome", ["missing", "failed"])
+def test_scenarios_that_were_not_run_at_all_are_out_of_reach(outcome: Outcome) -> None:
+    evidence = Evidence(kind="scenarios", name="x", outcome=outcome, reason="no sandbox")
+    assert out_of_reach(evidence) == ("no sandbox" if outcome == "missing" else None)
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ class Place:
     def put(self, name: str, text: str) -> None:
         (self.held_out / name).write_text(text)
 
-    async def run(self, *, network: bool = False, timeout: float = 60) -> dict[str, ScenarioResult]:
+    async def run(
+        self, *, network: bool = False, timeout: float = 600
+    ) -> dict[str, ScenarioResult]:
         policy = Policy(write="allow", shell="allow", network="allow" if network else "deny")
         options = RunOptions.build("corral", {"sandbox": "require", "policy": policy})
         sandbox = for_user_command(options, str(self.tree), [str(self.scratch)])
@@ -155,11 +157,36 @@ async def test_tests_are_run_by_pytest(place: Place) -> None:
         "test_adds.py": ("satisfied", ""),
         "test_word.py": ("satisfied", ""),
         "test_wrong.py": ("failed", "exited with 1"),
-        "test_not_there.py": ("failed", "exited with 2"),
+        "test_not_there.py": ("missing", "no test was run"),
         "test_exit.py": ("failed", "exited with 0 before the end of the tests"),
         "test_none.py": ("missing", "no test was run"),
         "test_skip.py": ("missing", "no test was run"),
     }
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("pyproject.toml", '[tool.pytest.ini_options]\npythonpath = ["lib", "src"]'),
+        ("tox.ini", "[pytest]\npythonpath = lib src"),
+    ],
+)
+async def test_held_out_tests_import_as_those_of_the_work(
+    place: Place, name: str, settings: str
+) -> None:
+    """Its other settings do not count."""
+    (place.tree / "src").mkdir()
+    (place.tree / "src" / "sums.py").write_text("def add(a, b):\n    return a + b\n")
+    options = '"--co"' if name.endswith(".toml") else "--co"
+    (place.tree / name).write_text(f"{settings}\naddopts = {options}\n")
+    place.put("scenarios.toml", f'python = "{sys.executable}"')
+    place.put("conftest.py", "import pytest, sums\n@pytest.fixture\ndef add(): return sums.add\n")
+    root = f"assert str(pytestconfig.rootpath) == {str(place.tree)!r}"
+    place.put(
+        "test_a.py", f"def test_it(add, pytestconfig):\n    assert add(1, 2) == 3\n    {root}\n"
+    )
+    result = (await place.run())["test_a.py"]
+    assert (result.outcome, result.reason) == ("satisfied", ""), result.output
 
 
 async def test_a_python_without_pytest_is_missing(place: Place) -> None:

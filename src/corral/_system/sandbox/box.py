@@ -221,12 +221,14 @@ def mounts(box: Box, home: str) -> list[str]:
     steps.update(_binds("--bind", box.writable, real))
     steps.update(inside.protect(box.absent))
     steps.update({each.target: ("--bind", each.source, each.target) for each in box.binds})
+    steps.update(_hide(inside.hidden, dict(steps)))
     # A folder comes before what is in it.
     ordered = sorted(steps.items(), key=lambda step: step[0].split("/"))
     arguments = [argument for step in _needed(ordered) for argument in step]
     return [*arguments, "--remount-ro", "/"]
 
 
+_SHOWS = ("--bind", "--ro-bind")
 _Step: TypeAlias = tuple[str, ...]
 """An option of bubblewrap and its values."""
 
@@ -283,7 +285,7 @@ class _Folders(msgspec.Struct, frozen=True, kw_only=True):
         for path in self.read_only:
             if _is_in(path, self.writable):
                 yield path, ("--ro-bind", path, path)
-        for path in (*self.hidden, *kept):
+        for path in kept:
             yield path, _cover(path)
         # Folders between a writable folder and a protected part of it. A mount cannot be renamed:
         # so they stay where they are, and the part under its name.
@@ -293,6 +295,23 @@ class _Folders(msgspec.Struct, frozen=True, kw_only=True):
                 if os.path.isdir(folder) and not _is_in(folder, (*self.hidden, *self.read_only)):
                     yield folder, ("--bind", folder, folder)
                 folder = os.path.dirname(folder)
+
+
+def _hide(hidden: Iterable[str], steps: Mapping[str, _Step]) -> Iterator[tuple[str, _Step]]:
+    """Cover what these steps show of hidden paths, under every name. What they do not show is not
+    covered: a mount can be seen, with its path."""
+    for target, step in steps.items():
+        if step[0] not in _SHOWS or step[1] == os.devnull:
+            continue
+        for path in hidden:
+            if not is_inside(path, step[1]):
+                continue
+            name = os.path.normpath(os.path.join(target, os.path.relpath(path, step[1])))
+            above = name
+            while above not in steps and above != "/":
+                above = os.path.dirname(above)
+            if above == target:
+                yield name, (*_cover(path)[:-1], name)
 
 
 def _parent(path: str) -> str:

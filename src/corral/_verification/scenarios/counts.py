@@ -21,7 +21,7 @@ import msgspec
 from corral._core.intervals import wilson
 from corral._verification.judge_spending import ModelSpending
 from corral._verification.scenarios.scenario_folder import Scenario
-from corral.receipt import Outcome
+from corral.receipt import Evidence, Outcome
 from corral.values import JsonObject
 
 N = TypeVar("N", int, float)
@@ -64,6 +64,8 @@ class ScenarioCounts(msgspec.Struct, frozen=True, kw_only=True):
     """The lower end of the 95 % interval."""
     high: float
     threshold: float
+    attainable: float
+    """The fraction if all were satisfied that could be run."""
     classes: dict[str, ClassCounts]
     outcome: Outcome
 
@@ -85,6 +87,20 @@ class ScenarioCounts(msgspec.Struct, frozen=True, kw_only=True):
         found: JsonObject = msgspec.to_builtins(self)
         del found["outcome"]
         return found
+
+
+def out_of_reach(evidence: Evidence) -> str | None:
+    """Why no work can reach the threshold; None if one can."""
+    attainable, threshold = (evidence.details.get(key) for key in ("attainable", "threshold"))
+    if not isinstance(attainable, float | int) or not isinstance(threshold, float | int):
+        return evidence.reason if evidence.outcome == "missing" else None
+    if attainable >= threshold - _ROUNDING:
+        return None
+    missing, total = evidence.details.get("missing"), evidence.details.get("total")
+    return (
+        f"{missing} of {total} held-out scenarios could not be run, so that {threshold:.0%} cannot"
+        " be reached; the report for the user says why"
+    )
 
 
 def spending(results: Sequence[ScenarioResult]) -> ModelSpending | None:
@@ -129,6 +145,7 @@ def count(results: Sequence[ScenarioResult], threshold: float) -> ScenarioCounts
         low=round(low, 6),
         high=round(high, 6),
         threshold=threshold,
+        attainable=round(1 - weight_of["missing"] / all_weights, 6),
         classes={name: _of_class(results, name) for name in names},
         outcome=outcome,
     )

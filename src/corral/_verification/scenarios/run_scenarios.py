@@ -45,6 +45,7 @@ from corral._verification.scenarios.counts import ScenarioOutcome, ScenarioResul
 from corral._verification.scenarios.judge import Judge, work_for_judge
 from corral._verification.scenarios.programs.call_server import Asked
 from corral._verification.scenarios.programs.run_tests import NO_PYTEST
+from corral._verification.scenarios.pytest_settings import find_settings
 from corral._verification.scenarios.scenario_folder import (
     FILES,
     FIXTURES,
@@ -197,7 +198,11 @@ class ScenarioRunner:
         word = random_hex(16)
         program = _program("run_tests.py")
         test = str(self._material / scenario.test_file)
-        argv = [self._folder.python, "-c", program, test, str(self._context.folder)]
+        context = self._context
+        settings = await in_thread(find_settings, context.host_folder, context.outside_root)
+        root = context.folder / settings.root
+        folders = map(str, (context.folder, root, *(root / path for path in settings.pythonpath)))
+        argv = [self._folder.python, "-c", program, test, *folders]
         done = await self._start(argv, scenario.timeout, f"{word}\n".encode())
         last = done.stdout.decode("utf-8", "replace").rstrip().rpartition("\n")[2].split()
         counted = last[:1] == [word] and len(last) == 3
