@@ -34,6 +34,7 @@ from corral._cli.ui.spans import StyledText
 from corral._cli.ui.tables import policy_table
 from corral._cli.ui.terminal import echo
 from corral._cli.ui.turn_output import answer_printer, exit_code, print_turn
+from corral._core.spending import dollars
 from corral._core.terminal_text import clean
 from corral._runs import transcript
 from corral._sessions import store
@@ -145,7 +146,7 @@ class ChatUsage(msgspec.Struct):
         parts.append(f"{self.usage.input or 0:,} tokens in, {self.usage.output or 0:,} out")
         if self.prompts > self.unpriced:
             more = f" and {self.unpriced} of unknown cost" if self.unpriced else ""
-            parts.append(f"${self.usd:.4f}{more}")
+            parts.append(f"{dollars(self.usd)}{more}")
         elif self.prompts:
             parts.append("unknown cost")
         return " · ".join(parts)

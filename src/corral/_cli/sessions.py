@@ -18,7 +18,7 @@ from corral._cli.options import JSON, completing, moment, read_prompt, resolve_l
 from corral._cli.ui.live_progress import MARKS
 from corral._cli.ui.tables import format_time, table
 from corral._cli.ui.terminal import echo, echo_json
-from corral._core.spending import LIMITS, Raise
+from corral._core.spending import LIMITS, Raise, dollars
 from corral._core.terminal_text import counted
 from corral._runs import transcript
 from corral._sessions import index, store
@@ -391,7 +391,7 @@ def budget(name: str, *, amount: str | None, db: str | None, **units: str | None
             db = used
     raised = _raise_durable(name, amounts, is_total, db)
     shown = [f"{key}={limit:g}" for key in LIMITS if (limit := getattr(raised, key)) is not None]
-    spent = f"of which ${raised.spent.cost:.4f} are spent"
+    spent = f"of which {dollars(raised.spent.cost)} are spent"
     echo(f"{name}: the budget is {', '.join(shown)}, {spent}")
 
 

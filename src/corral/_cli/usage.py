@@ -12,6 +12,7 @@ from corral._cli.command_types import examples, plain_option
 from corral._cli.options import JSON, moment, resolve_last
 from corral._cli.ui.tables import format_count, table
 from corral._cli.ui.terminal import echo, echo_json
+from corral._core.spending import dollars
 from corral._core.terminal_text import counted
 from corral._metering.turn_usage import By, UsageQuery
 from corral.errors import ConfigError
@@ -91,7 +92,7 @@ def command(
 def _cells(row: UsageSum) -> tuple[str, ...]:
     # With + if there is more: not known, or partial.
     more = "+" if row.turns_without_cost or row.turns_partial else ""
-    cost = "unknown" if row.cost_usd is None else f"${row.cost_usd:.4f}{more}"
+    cost = "unknown" if row.cost_usd is None else f"{dollars(row.cost_usd)}{more}"
     counts = (row.usage.input, row.usage.cache_read, row.usage.output)
     return (
         row.key[-_LONGEST:],

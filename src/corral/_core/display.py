@@ -19,6 +19,7 @@ from types import TracebackType
 
 import msgspec
 
+from corral._core.spending import dollars
 from corral._core.terminal_text import counted
 from corral.errors import CorralError, lacks_descriptors, no_descriptor_error
 from corral.values import Cost, Usage
@@ -99,7 +100,7 @@ def spent(usage: Usage, cost: Cost, seconds: float = 0.0) -> Iterable[str]:
     if usage.total is not None:
         yield f"{usage.total:,} tokens"
     if cost.usd is not None:
-        yield f"${cost.usd:.4f}"
+        yield dollars(cost.usd)
     if seconds:
         yield f"{seconds:.1f} s"
 

@@ -18,6 +18,13 @@ from msgspec.structs import astuple, replace
 from corral.values import convert_to
 
 
+def dollars(usd: float) -> str:
+    """An amount of money, as users read it. What is not nothing is not shown as nothing."""
+    if usd == 0:
+        return "$0"
+    return "<$0.0001" if 0 < usd < 0.0001 else f"${usd:.4f}"
+
+
 class LimitKind(msgspec.Struct, frozen=True):
     unit: str
     number: type[float]

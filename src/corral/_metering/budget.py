@@ -34,7 +34,7 @@ from typing import Unpack
 
 import msgspec
 
-from corral._core.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent
+from corral._core.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent, dollars
 from corral._metering.budget_stores import (
     NOTHING,
     BudgetStore,
@@ -385,7 +385,7 @@ class _Limit(msgspec.Struct, frozen=True):
 
     def describe(self, spent: Spent, reserved: Spent = NOTHING) -> str:
         used, other = (
-            f"${part:.4f}" if self.name == "max_cost" else f"{part:,}"
+            dollars(part) if self.name == "max_cost" else f"{part:,}"
             for part in (self.of(spent), self.of(reserved))
         )
         text = f"{used} of {self.name}={self.value:g} spent"

@@ -19,7 +19,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec.structs import replace
 
-from corral._core.spending import Spent
+from corral._core.spending import Spent, dollars
 from corral._metering.budget import HINT, Budget, Reservation, Shortage
 from corral._metering.calls import (
     BYTES_PER_TOKEN,
@@ -207,7 +207,7 @@ def price_unknown(model: str) -> PriceUnknown:
 def _describe(shortage: Shortage, estimate: Spent) -> str:
     needs = f"{estimate.tokens:,} tokens"
     if estimate.cost:
-        needs += f" (${estimate.cost:.4f})"
+        needs += f" ({dollars(estimate.cost)})"
     text = f"the next model call does not fit into the budget: {shortage.text}"
     return f"{text}, and it may need {needs}"
 

@@ -20,6 +20,7 @@ from corral._core.neutral import (
     workflow_property,
     xml_text,
 )
+from corral._core.spending import dollars
 from corral._core.terminal_text import counted, json_line, one_line, visible
 from corral._review.findings import SEVERITIES, Finding, Severity, count_by_severity
 from corral._review.result import Review
@@ -72,7 +73,7 @@ def headline(review: Review) -> str:
     counts = count_by_severity(review.findings)
     shown = ", ".join(f"{number} {name}" for name, number in counts.items()) or "no findings"
     agents = ", ".join(dict.fromkeys(run.agent for run in review.runs))
-    cost = "" if review.cost_usd is None else f", ${review.cost_usd:.4f}"
+    cost = "" if review.cost_usd is None else f", {dollars(review.cost_usd)}"
     files = counted(len(review.files), "file")
     state = " INCOMPLETE:" if review.status == "incomplete" else ""
     return f"{review.title}:{state} {shown} in {files} ({agents}{cost})"

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from corral._core.spending import dollars
 from corral.events import (
     Done,
     Error,
@@ -133,7 +134,7 @@ def summary(turn: TurnRecord) -> str:
     if turn.usage.total is not None:
         parts.append(f"{turn.usage.input or 0:,} tokens in, {turn.usage.output or 0:,} out")
     if turn.cost.usd is not None:
-        parts.append(f"${turn.cost.usd:.4f} ({turn.cost.source})")
+        parts.append(f"{dollars(turn.cost.usd)} ({turn.cost.source})")
     if turn.error:
         parts.append(" ".join(turn.error.split()))
     return " · ".join(parts)

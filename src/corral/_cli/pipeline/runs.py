@@ -16,7 +16,7 @@ from corral._cli.options import DB, JSON, NEWEST, RUN, database_option, name_oth
 from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._core import stored_formats
-from corral._core.spending import LIMITS
+from corral._core.spending import LIMITS, dollars
 from corral._core.stored_formats import JOURNAL
 from corral._core.terminal_text import one_line, visible
 from corral._engine.dbos.database import require
@@ -256,8 +256,14 @@ def _budget(stored: StoredBudget) -> str:
     state = stored.as_state()
     limits = ((name, kind.unit, getattr(state, name)) for name, kind in LIMITS.items())
     return ", ".join(
-        f"{getattr(state, unit):g} of {name}={limit:g}" for name, unit, limit in limits if limit
+        f"{_amount(unit, getattr(state, unit))} of {name}={limit:g}"
+        for name, unit, limit in limits
+        if limit
     )
+
+
+def _amount(unit: str, amount: float) -> str:
+    return dollars(amount) if unit == "cost" else f"{amount:,}"
 
 
 def _print_question(open_question: RunQuestion, command: str) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from corral._cli.ui.live_progress import LiveProgress
 from corral._cli.ui.spans import Line, StyledText, shorten
+from corral._core.spending import dollars
 from corral._engine.batch.results import BatchReport, BatchResult
 
 EVERY = 5.0
@@ -48,7 +49,7 @@ class BatchProgress(LiveProgress):
             if report.total > done:
                 parts.append(f"{_span((report.total - done) / rate)} left")
         if report.cost_usd:
-            parts.append(f"${report.cost_usd:.4f}")
+            parts.append(dollars(report.cost_usd))
         return " · ".join(parts)
 
     @property
@@ -72,7 +73,7 @@ class BatchProgress(LiveProgress):
             f"{report.gaps:,} with gaps" if report.gaps else "",
             _span(report.seconds),
             f"{report.tokens:,} tokens" if report.tokens else "",
-            f"${report.cost_usd:.4f}" if report.cost_usd else "",
+            dollars(report.cost_usd) if report.cost_usd else "",
             f"{report.unpriced:,} of unknown cost" if report.cost_usd and report.unpriced else "",
             f"batch {report.name}",
         ]

@@ -21,6 +21,7 @@ from corral._cli.ui.signals import INTERRUPTED, signals
 from corral._cli.ui.spans import Line, StyledText, shorten
 from corral._cli.ui.terminal import answer_markdown, echo
 from corral._cli.ui.turn_output import Stdout
+from corral._core.spending import dollars
 from corral._core.terminal_text import clean, counted, one_line
 from corral._engine.follow_run import FollowOptions
 from corral._engine.run_result import PipelineResult, result_to_json, text_of
@@ -169,7 +170,7 @@ class PipelinePrinter:
         if result.tokens:
             parts.append(f"{result.tokens:,} tokens")
         if result.cost_usd:
-            parts.append(f"${result.cost_usd:.4f}")
+            parts.append(dollars(result.cost_usd))
         self.progress.print_line(" · ".join([*parts, f"run {result.run}"]))
         if result.branch:
             self.progress.print_line(f"branch {result.branch} · {format_files(result.files)}")

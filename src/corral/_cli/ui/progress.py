@@ -14,6 +14,7 @@ from corral._cli.ui import terminal
 from corral._cli.ui.live_progress import MARKS, LiveProgress, spinner
 from corral._cli.ui.spans import Line, StyledText, shorten
 from corral._core.receipt_text import scope_text
+from corral._core.spending import dollars
 from corral._core.terminal_text import clean
 from corral.events import (
     AgentQuestion,
@@ -255,7 +256,7 @@ class TurnProgress(LiveProgress):
         if done.usage.total is not None:
             parts.append(f"{done.usage.input or 0:,} tokens in, {done.usage.output or 0:,} out")
         if done.cost.usd is not None:
-            parts.append(f"${done.cost.usd:.4f} ({done.cost.source})")
+            parts.append(f"{dollars(done.cost.usd)} ({done.cost.source})")
         self.print_line(" · ".join(parts))
         judged = self._judged
         if done.receipt is not None and (

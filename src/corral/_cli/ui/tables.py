@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from corral._cli.ui import terminal
+from corral._core.spending import dollars
 from corral._core.terminal_text import clean
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def format_time(moment: float | None) -> str:
 
 
 def format_cost(usd: float | None) -> str:
-    return "–" if usd is None else f"${usd:.4f}"
+    return "–" if usd is None else dollars(usd)
 
 
 def format_count(count: int | None) -> str:

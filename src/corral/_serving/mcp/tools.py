@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from corral._core.display import shorten
 from corral._core.durations import text as duration_text
 from corral._core.lookup import nearest
+from corral._core.spending import dollars
 from corral._publishing.records import Pending
 from corral._serving.allowance import (
     Allowance,
@@ -415,7 +416,7 @@ def _summary(view: RunView) -> str:
         if outcome.usage.total:
             parts.append(f"{outcome.usage.total:,} tokens")
         if outcome.cost.usd is not None:
-            parts.append(f"${outcome.cost.usd:.4f}")
+            parts.append(dollars(outcome.cost.usd))
     parts.append(f"{view.seconds:.0f} s")
     return " · ".join(parts)
 
