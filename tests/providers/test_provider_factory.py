@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from corral import providers
 from corral.providers import (
     ClaudeCodeProvider,
     GeminiCliProvider,
@@ -53,11 +52,6 @@ def test_every_agent_and_three_more_names_have_a_provider() -> None:
     assert isinstance(create("manual"), ManualProvider)
     assert "include_directories" in create("gemini-acp").get_metadata()["config_keys"]
     assert "sandbox" not in create("corral").get_metadata()["config_keys"]
-
-
-def test_the_names_of_older_engines_are_the_same_classes() -> None:
-    assert providers.AIProvider is ResponseProvider
-    assert providers.ProviderFactory is ResponseProviderFactory
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_names() -> None:

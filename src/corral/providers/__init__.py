@@ -36,13 +36,11 @@ from corral.result import Result
 from corral.values import is_sequence
 
 __all__ = [
-    "AIProvider",
     "AgentProvider",
     "ClaudeCodeProvider",
     "GeminiCliProvider",
     "ManualProvider",
     "ProviderError",
-    "ProviderFactory",
     "ProviderMetadata",
     "ProviderResult",
     "ResponseProvider",
@@ -235,9 +233,3 @@ class ResponseProviderFactory:
     def list_providers(cls) -> list[str]:
         """The names of all providers."""
         return sorted({*cls._registered, *(agent.name for agent in settings.all_agents())})
-
-
-AIProvider = ResponseProvider
-"""The name that older workflow engines use."""
-ProviderFactory = ResponseProviderFactory
-"""The name that older workflow engines use."""
