@@ -260,9 +260,11 @@ class AgentProvider(ResponseProvider):
         """The deadlines of a run. An argument wins over the default of the provider; of
         ``response`` and the config's ``timeout`` the smaller one applies. An argument of 0 means no
         timeout. Raises ``ValueError``."""
+        given = number_or_none(self.config.get("timeout"))
+        if given is not None and given <= 0:
+            advice = "response_timeout=0 means no timeout"
+            raise ValueError(f"timeout must be > 0, got: {given:g} ({advice})")
         configured = seconds("timeout", self.config.get("timeout"))
-        if configured == 0:
-            raise ValueError("timeout must be > 0, got: 0 (response_timeout=0 means no timeout)")
         connection = seconds("connection_timeout", connection)
         response = seconds("response_timeout", response)
         total = self.response_timeout if configured is None else configured
