@@ -62,7 +62,7 @@ class CheckContext(msgspec.Struct, frozen=True, kw_only=True):
     scratch: Path | None = None
     """An empty folder for temporary files of the check, outside of the tree."""
     places: TreePlaces | None = None
-    """Where the clean tree is; None in a folder that is none."""
+    """Where the clean tree is; None if the folder is not in one."""
     timeout: float = math.inf
     """Seconds that the check may take. Its own limit, if lower, wins."""
     budget: Budget | None = None
