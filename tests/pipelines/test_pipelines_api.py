@@ -197,3 +197,12 @@ def test_a_run_folder_that_cannot_be_written_is_rejected_before_the_run(
                 on_start=lambda name, _: started.append(name),
             )
     assert not started
+
+
+@pytest.mark.parametrize(
+    "key", ["internal.thread.main", "internal.worktree.a", "parallel.branches", "outcome"]
+)
+async def test_a_value_that_corral_itself_sets_is_refused(key: str, tmp_path: Path) -> None:
+    """It could name a session of somebody else to resume."""
+    with pytest.raises(ConfigError, match=f"the value '{key}' cannot be set: corral itself"):
+        await pipelines.run(GATE, values={"good": 1, key: {}}, durable=False, cwd=tmp_path)

@@ -97,6 +97,19 @@ def test_the_goal_of_the_caller_wins_and_is_not_filled() -> None:
     assert str(graph.nodes["plan"].attrs["prompt"]).startswith("Plan: Win {{what}},")
 
 
+def test_no_value_becomes_a_part_of_a_hook_or_a_policy() -> None:
+    text = (
+        'digraph { policy="{{x}}"; pass_env="{{x}}"; tool_hooks.pre="echo {{x}}"; other="{{x}}" }'
+    )
+    graph = transforms.apply(parse(text), values={"x": "all; touch evil"})
+    assert graph.attrs == {
+        "policy": "{{x}}",
+        "pass_env": "{{x}}",
+        "tool_hooks.pre": "echo {{x}}",
+        "other": "all; touch evil",
+    }
+
+
 def test_transforms_do_not_change_the_original_graph() -> None:
     read = parse(PIPELINE)
     before = parse(PIPELINE)

@@ -247,6 +247,41 @@ def test_a_pipeline_is_refused_if_a_file_that_it_loads_has_changed(
             given.check_pipeline(asked)
 
 
+@pytest.mark.parametrize(
+    ("attributes", "decided"),
+    [
+        ('graph [agent="{{who}}"]', "agent of the graph"),
+        ('graph [max_cost="{{most}}"]', "max_cost of the graph"),
+        ('graph [model_stylesheet="* { {{rule}} }"]', "model_stylesheet of the graph"),
+        ('a [agent="{{who}}"]', "agent of a"),
+        ('a [agent="sh -c $goal"]', "agent of a"),
+        ('a [model="{{which}}"]', "model of a"),
+        ('a [timeout="{{long}}"]', "timeout of a"),
+        ('a [thread_id="{{other}}"]', "thread_id of a"),
+        ('a [stack.child_workdir="{{folder}}"]', "stack.child_workdir of a"),
+        ('a [type=merge, into="{{branch}}"]', "into of a"),
+        ('a [type=http, url="{{base}}/x"]', "the server in the url of a"),
+        ('a [type=http, url="https://api.test{{x}}/"]', "the server in the url of a"),
+        ('a [prompt="{{what}}", label="{{what}}"] graph [goal="{{what}}"]', None),
+        ('a [type=http, url="https://api.test/{{x}}?q={{y}}"]', None),
+        ('a [tool_command="echo {{x}}", type=tool]', None),
+    ],
+)
+@pytest.mark.parametrize("is_child", [False, True])
+def test_the_values_of_callers_are_texts_of_a_pipeline_only(
+    workspace: Path, attributes: str, decided: str | None, is_child: bool
+) -> None:
+    (workspace / "main.dot").write_text('digraph { c [type=include, dotfile="child.dot"] }')
+    (workspace / "child.dot").write_text(f"digraph {{ {attributes} }}")
+    named = {"p": str(workspace / ("main.dot" if is_child else "child.dot"))}
+    if decided is None:
+        allowance(workspace, pipelines=named)
+        return
+    reason = f"child.dot: the values of callers would decide {decided}"
+    with pytest.raises(ConfigError, match=reason):
+        allowance(workspace, pipelines=named)
+
+
 def test_a_client_gets_less_and_the_error_names_its_settings(workspace: Path) -> None:
     (workspace / "docs").mkdir()
     server = allowance(workspace, policy=Policy.edits(), label="corral serve", concurrency=4,

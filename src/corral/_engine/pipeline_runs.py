@@ -31,6 +31,7 @@ from corral._pipelines.graph import Graph
 from corral._pipelines.linter.finding import Rule
 from corral._pipelines.run_limits import with_limits
 from corral._pipelines.scheduler.outcome import not_json
+from corral._pipelines.scheduler.state import without_internal_keys
 from corral._pipelines.simulation import Script, SimulateMode
 from corral._pipelines.transforms import Transform
 from corral._system import fs
@@ -280,6 +281,11 @@ def prepare(
     for key, value in {**(values or {}), "goal": goal}.items():
         if wrong := not_json(key) or not_json(value):
             raise ConfigError(f"the value {key!r} is not JSON: it {wrong}")
+    if own := (values or {}).keys() - without_internal_keys(dict(values or {})):
+        raise ConfigError(
+            f"the value {min(own)!r} cannot be set: corral itself sets it during a run",
+            hint="Give the value another name.",
+        )
     if isinstance(pipeline, Graph):
         graph = pipeline  # its caller has loaded and checked it
     else:

@@ -14,7 +14,13 @@ from corral._pipelines import dot_parser, node_kinds
 from corral._pipelines.graph import Graph, Node, Value, dotfile, named_prompt_file
 from corral._pipelines.linter import engine
 from corral._pipelines.linter.finding import Rule
-from corral._pipelines.transforms import UNREAD_PROMPT, Transform, changed, with_names
+from corral._pipelines.transforms import (
+    UNREAD_PROMPT,
+    Transform,
+    changed,
+    decided_by_values,
+    with_names,
+)
 from corral._pipelines.transforms import apply as apply_transforms
 from corral._system import fs
 from corral.errors import ConfigError, CorralError
@@ -52,7 +58,7 @@ def only(files: LoadedFiles | None) -> Iterator[None]:
 def loaded_files(path: Path, workspace: Path) -> LoadedFiles:
     """All that the pipeline of this file loads: itself, prompts, schemas, and the same of its child
     pipelines. What has a placeholder in its name is not known before a run and not among them.
-    Raises ``ConfigError`` and ``DotError``."""
+    Raises ``ConfigError``, also for what the values of callers would decide, and ``DotError``."""
     files = LoadedFiles()
     with only(files):
         waiting = [path]
@@ -66,6 +72,11 @@ def loaded_files(path: Path, workspace: Path) -> LoadedFiles:
                 if file == path:
                     raise
                 continue  # a run says so
+            if decided := next(decided_by_values(graph), None):
+                raise ConfigError(
+                    f"{file}: the values of callers would decide {decided}",
+                    hint="Write it without a placeholder. Callers set values of texts only.",
+                )
             waiting += [workspace / child for _, child in children(graph)]
             for node in graph.nodes.values():
                 if (schema := node.text("output_schema").strip()) and not schema.startswith("{"):

@@ -36,6 +36,11 @@ def fill(text: str, context: Mapping[str, Json], goal: str | None = None) -> str
     return _GOAL_OR_PLACEHOLDER.sub(replacement, text)
 
 
+def is_filled(text: str) -> bool:
+    """Whether the text has a placeholder, or ``$goal``."""
+    return _GOAL_OR_PLACEHOLDER.search(text) is not None
+
+
 def placeholders(text: str) -> Iterator[str]:
     """The keys of the placeholders in a text."""
     return (match[1] for match in PLACEHOLDER.finditer(text))

@@ -7,7 +7,8 @@ be known before (agent, model, limits, the goal) are filled here from the values
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -21,6 +22,9 @@ from corral.values import Json
 
 Transform: TypeAlias = Callable[[Graph], Graph]
 
+UNFILLED = frozenset(("policy", "pass_env", "tool_hooks.pre", "tool_hooks.post"))
+"""Attributes of the graph that no value decides. In a command a value is a variable of the shell,
+set when it runs."""
 TEXTS = frozenset(("prompt", "label"))
 """Attributes in which ``$goal`` is filled. In a command it is a variable of the shell."""
 UNKNOWN_TYPE = "internal.unknown_type"
@@ -160,7 +164,10 @@ def with_ends(graph: Graph) -> Graph:
 
 def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = None) -> Graph:
     """Fill ``{{key}}`` in the settings of the graph and its nodes, and ``$goal`` in their texts."""
-    attrs = {key: _filled(value, values, None) for key, value in graph.attrs.items()}
+    attrs = {
+        key: value if key in UNFILLED else _filled(value, values, None)
+        for key, value in graph.attrs.items()
+    }
     if goal is not None:
         attrs["goal"] = goal
     goal = str(attrs.get("goal", ""))
@@ -174,6 +181,26 @@ def with_values(graph: Graph, values: Mapping[str, Json], goal: str | None = Non
         }
 
     return changed(graph, attrs, change)
+
+
+def decided_by_values(graph: Graph) -> Iterator[str]:
+    """What the values of a run decide beside its texts: agents, models, folders, limits, the branch
+    that others are merged into, the server that a request goes to."""
+    for key, value in graph.attrs.items():
+        if key not in {*TEXTS, *UNFILLED, "goal"} and templates.is_filled(str(value)):
+            yield f"{key} of the graph"
+    for node in graph.nodes.values():
+        for key, value in node.attrs.items():
+            decides = key in SETTINGS or (key == "into" and node.kind == node_kinds.MERGE.name)
+            if decides and templates.is_filled(str(value)):
+                yield f"{key} of {node.id}"
+        if node.kind == node_kinds.HTTP.name and templates.is_filled(_server(node.text("url"))):
+            yield f"the server in the url of {node.id}"
+
+
+def _server(url: str) -> str:
+    """What comes before the path."""
+    return re.split(r"(?<![:/])[/?#]", url.strip(), maxsplit=1)[0]
 
 
 def with_stylesheet(graph: Graph) -> Graph:

@@ -20,10 +20,11 @@ from corral._pipelines import loader
 from corral._pipelines.events import PipelineEvent
 from corral._pipelines.execution import verdict
 from corral._pipelines.execution.handlers import NodeResources
-from corral._pipelines.execution.verdict import Wanted, find, instruction, wanted_of
+from corral._pipelines.execution.verdict import Wanted, find, instruction, read, wanted_of
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._testing.conformance.scenarios import Stage
 from corral.testing import Call, ModelServer, Request, Turn, call, say
+from corral.values import JsonObject
 
 pytest_plugins = ("support.node_fixtures",)
 
@@ -94,6 +95,12 @@ def test_the_last_object_of_an_answer(text: str, outcome: str | None, label: str
     else:
         assert found is not None
         assert (found.outcome, found.preferred_label) == (outcome, label)
+
+
+def test_a_report_sets_no_key_that_corral_itself_sets() -> None:
+    updates: JsonObject = {"internal.thread.t": {}, "a": 1}
+    verdict = read({"outcome": "success", "context_updates": updates}, "the answer")
+    assert verdict.context_updates == {"a": 1}
 
 
 def test_the_instruction_names_outcomes_labels_and_the_channel() -> None:

@@ -213,6 +213,27 @@ async def test_gits_own_folder_is_not_written(harness: NodeHarness, workspace: P
     assert "belongs to git" in outcome.failure_reason
 
 
+async def test_a_value_names_no_protected_file_and_nothing_names_a_hidden_one(
+    harness: NodeHarness, workspace: Path
+) -> None:
+    write: dict[str, Any] = {"type": "write_file", "content": "evil"}
+    named = {"path": ".mcp.json"}
+    outcome = await harness.attempt(attrs={**write, "path": "{{path}}"}, context={**named})
+    assert ".mcp.json is protected" in outcome.failure_reason
+    assert not (workspace / ".mcp.json").exists()
+    assert (await harness.attempt(attrs={**write, **named})).ok
+    (workspace / "held-out").mkdir()
+    (workspace / "held-out" / "a.txt").write_text("secret")
+    async with NodeResources(options={"hidden": ["held-out"]}) as resources:
+        for path in ("held-out/a.txt", "{{path}}"):
+            outcome = await harness.attempt(
+                resources=resources,
+                attrs={"type": "read_file", "path": path},
+                context={"path": "x/../held-out/a.txt"},
+            )
+            assert "is in a hidden folder" in outcome.failure_reason
+
+
 async def test_a_file_that_cannot_be_read_fails_the_node(
     harness: NodeHarness, workspace: Path
 ) -> None:

@@ -27,6 +27,7 @@ from corral._pipelines.conditions import Clause
 from corral._pipelines.graph import Edge, Graph, Node
 from corral._pipelines.scheduler.outcome import Outcome, Status, normalize_status, not_json
 from corral._pipelines.scheduler.routing import is_decision, normalize_label
+from corral._pipelines.scheduler.state import without_internal_keys
 from corral.values import Json, JsonObject, is_object
 
 Channel = Literal["tool", "file", "answer"]
@@ -125,7 +126,9 @@ def find(text: str) -> NodeVerdict | None:
 
 
 def read(given: dict[str, Json], source: str) -> NodeVerdict:
-    """The report in a JSON object. Raises ``ValueError`` if a field has the wrong type."""
+    """The report in a JSON object. Keys of the context that corral itself sets are left out: they
+    name sessions to resume and branches to merge. Raises ``ValueError`` if a field has the wrong
+    type."""
     following = given.get("suggested_next_ids") or []
     updates = given.get("context_updates") or {}
     if not isinstance(following, list) or not isinstance(updates, dict):
@@ -142,7 +145,7 @@ def read(given: dict[str, Json], source: str) -> NodeVerdict:
         outcome=status if status in STATUSES else word,
         preferred_label=_text(label).strip(),
         suggested_next_ids=tuple(_text(name) for name in following),
-        context_updates=updates,
+        context_updates=without_internal_keys(updates),
         notes=_text(given.get("notes")),
         failure_reason=_text(given.get("failure_reason")),
     )

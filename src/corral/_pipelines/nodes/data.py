@@ -22,6 +22,7 @@ from corral._builtin.tools.workspace import ToolError, Workspace
 from corral._core.nesting import decode_json
 from corral._pipelines import conditions
 from corral._pipelines.execution.handlers import NodeContext
+from corral._pipelines.execution.node_options import hidden_of
 from corral._pipelines.scheduler import routing
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.templates import PLACEHOLDER, as_text, fill, find
@@ -29,6 +30,7 @@ from corral._protocol.schema import Schema
 from corral._sessions.structured_output import find as find_json
 from corral._system import fs
 from corral._system.environment import variable
+from corral._system.paths import is_inside
 from corral.errors import ConfigError
 from corral.values import Json
 
@@ -297,11 +299,17 @@ def _shown_path(work: NodeContext) -> str:
 
 
 def _resolve(work: NodeContext, *, write: bool) -> tuple[Workspace, Path]:
-    workspace = Workspace(work.workspace)
+    """The workspace and the path in it. Raises ``ConfigError`` for a path that is not of the
+    workspace, or that no agent may read; where a value names it, also for a protected one."""
+    is_chosen = PLACEHOLDER.search(work.node.text("path")) is not None
+    workspace = Workspace(work.workspace, protects=is_chosen)
     try:
-        return workspace, workspace.resolve(_shown_path(work), write=write)
+        path = workspace.resolve(_shown_path(work), write=write)
     except ToolError as error:
         raise ConfigError(f"{work.node.id}: {error}") from error
+    if any(is_inside(str(path), os.path.realpath(folder)) for folder in hidden_of(work)):
+        raise ConfigError(f"{work.node.id}: {_shown_path(work)} is in a hidden folder")
+    return workspace, path
 
 
 def _source(work: NodeContext) -> Json:
