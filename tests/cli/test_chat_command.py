@@ -68,6 +68,16 @@ def test_each_line_is_a_prompt_of_one_conversation(chat: ChatSetup) -> None:
     assert "continue with: corral chat --resume 2" in done.stderr
 
 
+def test_a_chat_with_a_scripted_model_needs_no_key(workspace: Path) -> None:
+    (workspace / "my fake.toml").write_text('[[turn]]\ntext = "Hi."\nrepeat = "forever"\n')
+    words = (CORRAL, "chat", "--fake", "my fake.toml", *MODEL)
+    done = subprocess.run(
+        words, cwd=workspace, input="a\nb\n", capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (0, "Hi.\nHi.\n")
+    assert re.search(r"corral chat --resume \S+ --fake 'my fake.toml'\n", done.stderr)
+
+
 @playing(say("Hello."), say("You said hi."))
 def test_a_conversation_is_resumed_with_its_own_agent_and_model(chat: ChatSetup) -> None:
     chat.corral("chat", *MODEL, stdin="hi\n")

@@ -12,7 +12,7 @@ from support.real_agents import RealAgent, for_agents
 import corral
 from corral import errors
 from corral.events import Done, Event
-from corral.testing import Call, Turn, say
+from corral.testing import Call, Turn, call, say
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -131,6 +131,15 @@ async def test_the_agents_own_tool_submits_the_value(agent: RealAgent) -> None:
     result = await corral.run(agent.name, "how many?", output=Review, **options)
     assert result.output == Review("fine", 5)
     assert name in agent.turns[0].tools
+
+
+@for_agents(lambda record: record.name != "codex-acp", every_day=("claude-cli",))
+async def test_one_script_with_a_value_works_with_every_agent(agent: RealAgent) -> None:
+    script = [call("write_file", path="new.txt", content="x"), say("It is:\n", GOOD)]
+    options = agent.options(script, policy="all")
+    result = await corral.run(agent.name, "review it", output=Review, **options)
+    assert result.output == Review("fine", 2)
+    assert len(agent.turns) == 2
 
 
 @for_agents("codex-cli")

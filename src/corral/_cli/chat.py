@@ -18,6 +18,7 @@ from corral._agents import registry
 from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     EVERYWHERE,
+    FAKE,
     PRESET_NAMES,
     PolicyFlags,
     agent_option,
@@ -25,6 +26,7 @@ from corral._cli.options import (
     policy_options,
     read_options,
     run_options,
+    script_option,
 )
 from corral._cli.ui import terminal
 from corral._cli.ui.progress import TurnProgress
@@ -64,6 +66,7 @@ class ChatFlags(PolicyFlags, RunKwargs):
 @agent_option
 @policy_options
 @run_options((*EVERYWHERE, "resume", "fork", "keep"))
+@FAKE
 @option("Output", "-q --quiet", "Print only the answers.")
 def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
     """Chat with an agent or a model.
@@ -90,7 +93,8 @@ def command(agent: str | None, **flags: Unpack[ChatFlags]) -> int:
         finally:
             chat.close()
     if chat.resume_token and chat.spent.prompts and not flags["quiet"]:
-        echo(f"continue with: corral chat --resume {chat.resume_token}", err=True)
+        resume = f"--resume {chat.resume_token}{script_option()}"
+        echo(f"continue with: corral chat {resume}", err=True)
     return 0 if sys.stdin.isatty() else code
 
 

@@ -11,7 +11,7 @@ from support.builtin_agent import MODELS, BuiltinAgent
 import corral
 from corral import errors
 from corral._cli.fake import EXAMPLE
-from corral._testing.model_server.common_tools import translated
+from corral._testing.model_server.common_tools import as_typed_output, translated
 from corral._testing.model_server.request import RequestHeaders
 from corral._testing.model_server.script import Cursor, Restart
 from corral.testing import Call, Message, ModelServer, Request, Script, Turn, call, say
@@ -85,6 +85,30 @@ def test_other_calls_are_sent_as_they_are(
     name: str, args: dict[str, Json], tools: dict[str, list[str]]
 ) -> None:
     assert translated(Call(name, args), declaring(tools)) == Call(name, args)
+
+
+@pytest.mark.parametrize(
+    ("text", "handed_in"),
+    [
+        ('{"size": 3}', {"size": 3}),
+        ('It is {x}:\n```json\n{"size": 3}\n```', {"size": 3}),
+        ('{"size": "three"}', None),
+        ("It is {3}.", None),
+        ("", None),
+    ],
+)
+def test_a_text_with_a_value_is_a_call_of_the_tool_that_takes_it(
+    text: str, handed_in: Json
+) -> None:
+    schema: Json = {"type": "object", "properties": {"size": {"type": "integer"}}}
+    tools: list[Json] = [{"name": "StructuredOutput", "input_schema": schema}]
+    request = msgspec.structs.replace(declaring({}), body={"tools": tools})
+    turn = Turn(text=(text[:3], text[3:]))
+    made = as_typed_output(turn, request)
+    calls = [] if handed_in is None else [Call("StructuredOutput", {"size": 3})]
+    assert list(made.calls) == calls
+    assert made.text == (turn.text if handed_in is None else ())
+    assert as_typed_output(turn, declaring(CLAUDE)) == turn
 
 
 def test_a_tool_that_needs_an_absolute_path_gets_it_from_the_request(tmp_path: Path) -> None:

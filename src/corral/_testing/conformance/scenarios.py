@@ -377,9 +377,6 @@ class SampleAnswer:
 def answer_typed(request: Request) -> Turn:
     """The turn of a model that returns a ``SampleAnswer``, as the agent asks for it."""
     value: JsonObject = {"number": 3, "words": ["a", "b"]}
-    native = next((n for n in request.tools if n == "StructuredOutput"), None)
-    if native is not None and not request.tool_results:
-        return Turn(calls=[Call(native, value)])
     text = msgspec.json.encode(value).decode()
     plain = isinstance(request.body.get("text"), dict)  # the request has a schema
     return Turn(text=text if plain else f"```json\n{text}\n```")

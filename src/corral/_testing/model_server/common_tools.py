@@ -6,7 +6,8 @@ the tools that its request offers, and their arguments by the ``forms`` of the a
 an agent has no tool for, such as reading a file, is a command of its shell. A Python function of
 the run (``tools=``) is called by its own name; agents offer it with a prefix.
 
-Codex has models that call tools in JavaScript only: the call is the text of a program then.
+Codex has models that call tools in JavaScript only: the call is the text of a program then. Claude
+Code takes typed output as the arguments of a tool: an answer in JSON is a call of that tool then.
 
 A call is left as it is if the offered tool of that name takes these arguments, if it has other
 arguments than those below, or if no known agent offers such tools.
@@ -28,7 +29,9 @@ from corral._agents import registry
 from corral._agents.corral import FILE_FORMS, PATCH_FORMS
 from corral._agents.corral import FORMS as BUILTIN_FORMS
 from corral._agents.spec import Act, Form
-from corral._testing.model_server.request import Call, Request
+from corral._sessions.structured_output import answer_schema, find
+from corral._testing.model_server.request import Call, Request, tables
+from corral._testing.model_server.script import Turn, pieces
 from corral.options import OWN_SERVER
 from corral.values import Json, JsonObject, as_object, as_text
 
@@ -70,6 +73,8 @@ _FUNCTION = f"mcp__{OWN_SERVER}__"
 _NAMED_FUNCTION = re.compile(rf"{_FUNCTION}(\w+)")
 _NO_FUNCTION = ("no such tool", "is not a function", "unsupported call", "unknown tool")
 _PATCH = "*** Begin Patch"
+_ANSWER = "StructuredOutput"
+"""The tool of Claude Code that takes typed output."""
 _FOLDER = re.compile(
     r"(?<!temporary )(?:director(?:y|ies)|folder|cwd|workspace)[^/]{0,60}?(/[^\s`'\"<>*]+)",
     re.IGNORECASE,
@@ -92,6 +97,20 @@ def translated(call: Call, request: Request) -> Call:
     given = made.args["input"] if [*made.args] == ["input"] else made.args
     code = f"text(await tools.{name}({json.dumps(given)}))"
     return msgspec.structs.replace(made, name=program, args={"input": code})
+
+
+def as_typed_output(turn: Turn, request: Request) -> Turn:
+    """The turn, or a call of the agent's tool that takes typed output, if it has one and the text
+    has a value that fits."""
+    declared = (tool for tool in tables(request.body.get("tools")) if tool.get("name") == _ANSWER)
+    tool = next(declared, None)
+    if tool is None or turn.calls or not turn.is_answer:
+        return turn
+    schema = answer_schema(as_object(tool.get("input_schema")))
+    value = find("".join(pieces(turn.text)), schema).json
+    if not isinstance(value, dict):
+        return turn
+    return msgspec.structs.replace(turn, text=(), calls=[Call(_ANSWER, value)])
 
 
 def why_untaken(call: Call, request: Request) -> str | None:
@@ -238,7 +257,7 @@ def _text_of(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
             return file.read()
-    except (OSError, UnicodeDecodeError):
+    except (OSError, UnicodeError):
         return ""
 
 

@@ -45,7 +45,7 @@ from corral._system.threads import LoopThread
 from corral._testing.model_server import anthropic, chat, gemini, responses
 from corral._testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
 from corral._testing.model_server.request import Request
-from corral._testing.model_server.script import Cursor, Restart, Script, Source, Turn
+from corral._testing.model_server.script import Cursor, Restart, Script, Source, Turn, pieces
 from corral._testing.model_server.wire import ScriptedWire
 from corral.errors import ConfigError
 
@@ -98,10 +98,11 @@ class Lane:
     def for_agent(self, turn: Turn, request: Request) -> Turn:
         """The turn with the tool names of the agent that sent the request. Sets ``untaken``, unless
         the turn is made by a function, which may test what the agent does with such a call."""
-        if not turn.calls and not self._functions:
+        if not (turn.calls or self._functions or "{" in "".join(pieces(turn.text))):
             return turn
         from corral._testing.model_server import common_tools
 
+        turn = common_tools.as_typed_output(turn, request)
         calls = [common_tools.translated(call, request) for call in turn.calls]
         if not self.cursor.is_function:
             reasons = [common_tools.why_untaken(call, request) for call in calls]
