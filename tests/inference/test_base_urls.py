@@ -15,7 +15,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 CASES = [
     ("gemini:gemini-2.5-flash", "GOOGLE_GEMINI_BASE_URL", ""),
     ("gemini:gemini-2.5-flash", "GEMINI_BASE_URL", ""),
+    ("gemini:gemini-2.5-flash", "GOOGLE_GEMINI_BASE_URL", "/v1beta"),
     ("anthropic:claude-sonnet-5", "ANTHROPIC_BASE_URL", ""),
+    ("anthropic:claude-sonnet-5", "ANTHROPIC_BASE_URL", "/v1"),
     ("openai:gpt-5.5", "OPENAI_BASE_URL", "/v1"),
     ("openai-chat:gpt-5.5", "OPENAI_BASE_URL", "/v1"),
     ("chat:any", "CHAT_BASE_URL", "/v1"),
@@ -35,7 +37,9 @@ async def test_the_variable_directs_the_calls(
 ) -> None:
     vendor = model.partition(":")[0]
     provider = find_provider(vendor)
-    lane = model_server.lane(f"base-url-{vendor}-{variable}-{bool(end)}", [Turn(text="reached")])
+    lane = model_server.lane(
+        f"base-url-{vendor}-{variable}-{path}-{bool(end)}", [Turn(text="reached")]
+    )
     for name in provider.base_url_env:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv(variable, f"{lane.url}{path}{end}")
@@ -43,6 +47,8 @@ async def test_the_variable_directs_the_calls(
     async with models.Client() as client:
         answer = await models.generate(model, "hi", client=client)
     assert answer.text == "reached"
+    (received,) = lane.requests
+    assert not re.search(r"/v1(beta)?/v1", received.path)
 
 
 async def test_a_variable_that_changes_directs_the_next_call_of_the_same_client(

@@ -57,6 +57,31 @@ def test_only_the_base_variables_and_the_agents_own_are_passed() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("agent", "variable", "end"),
+    [
+        ("gemini-cli", "GOOGLE_GEMINI_BASE_URL", "/v1beta"),
+        ("gemini-acp", "GOOGLE_GEMINI_BASE_URL", "/v1beta"),
+        ("antigravity-acp", "GOOGLE_GEMINI_BASE_URL", "/v1beta"),
+        ("claude-cli", "ANTHROPIC_BASE_URL", "/v1"),
+        ("claude-acp", "ANTHROPIC_BASE_URL", "/v1"),
+        ("qwen-cli", "ANTHROPIC_BASE_URL", "/v1"),
+        ("goose-acp", "GOOGLE_HOST", "/v1beta"),
+        ("goose-acp", "ANTHROPIC_HOST", "/v1"),
+    ],
+)
+def test_a_base_url_is_passed_without_the_version_that_the_agent_appends(
+    agent: str, variable: str, end: str
+) -> None:
+    spec = registry.find(agent)
+    for url in ("http://x/a", f"http://x/a{end}", f"http://x/a{end}/"):
+        for run, ours in (({}, {variable: url}), ({"env": {variable: url}}, {})):
+            passed = gather(spec, RunOptions.build(agent, run), ours)
+            assert passed.values[variable] == "http://x/a"
+            assert passed.agent_values[variable] == "http://x/a"
+    assert variable not in gather(spec, RunOptions.build(agent, {}), {}).values
+
+
 def test_named_variables_are_passed_and_missing_ones_are_ignored() -> None:
     values = gathered(pass_env=["DATABASE_URL", "NOT_THERE"]).values
     assert values["DATABASE_URL"] == "postgres://canary"

@@ -24,7 +24,7 @@ from corral._agents.shared.controls import (
     tools_by_capability,
 )
 from corral._agents.shared.errors import AgentErrors
-from corral._agents.shared.launch import behind_key
+from corral._agents.shared.launch import behind_key, without_versions
 from corral._agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
@@ -223,6 +223,7 @@ AGENTS = (
         capabilities=("tools", "files", "resume", "mcp", "usage", "thinking", "permissions"),
         hosts=("generativelanguage.googleapis.com",),
         env_names=(KEY, URL),
+        own_names=without_versions,
         controls=controls,
         launch=launch,
         explain=ERRORS.explain,

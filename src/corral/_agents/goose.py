@@ -32,7 +32,7 @@ from corral._agents.shared.controls import (
     tools_by_capability,
 )
 from corral._agents.shared.errors import AgentErrors
-from corral._agents.shared.launch import behind_key
+from corral._agents.shared.launch import behind_key, without_versions
 from corral._agents.spec import (
     ACP_OPTIONS,
     AcpTransport,
@@ -211,6 +211,7 @@ AGENTS = (
         hosts=("generativelanguage.googleapis.com", "api.anthropic.com", "api.openai.com"),
         skill_folder=".agents/skills",
         env_names=(*KEYS, *URLS, MODEL),
+        own_names=without_versions,
         controls=controls,
         launch=launch,
         explain=ERRORS.explain,

@@ -51,6 +51,7 @@ from corral._agents.shared.launch import (
     refuse_trust,
     secret_variables,
     server_config,
+    without_versions,
 )
 from corral._agents.spec import (
     ACP_OPTIONS,
@@ -402,6 +403,7 @@ _HEADLESS = AgentSpec(
         "dashscope-intl.aliyuncs.com",
     ),
     env_names=ENV_NAMES,
+    own_names=without_versions,
     secret_env=SECRET_ENV,
     user_settings=".qwen/settings.json",
     user_files=(".qwen/QWEN.md", ".qwen/agents", ".qwen/skills", ".qwen/extensions"),

@@ -165,6 +165,8 @@ class Provider(msgspec.Struct, frozen=True, kw_only=True):
     key_env: tuple[str, ...] = ()
     """Environment variables for the key; the first that is set wins."""
     base_url_env: tuple[str, ...] = ()
+    version: str = ""
+    """With which the paths of requests begin, such as ``/v1``: a base URL may end in it."""
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
     key_optional: bool = False

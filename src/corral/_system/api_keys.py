@@ -105,7 +105,7 @@ def access(
             f"the base URL of {provider.title} is not set",
             hint=f"Set {' or '.join(provider.base_url_env)}, such as http://localhost:8000/v1.",
         )
-    url = url.rstrip("/")
+    url = url.rstrip("/").removesuffix(provider.version)
     if not url.startswith(("http://", "https://")):
         raise ConfigError(
             f"the base URL of {provider.title} must start with http:// or https://: {url}"

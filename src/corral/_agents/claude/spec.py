@@ -11,6 +11,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from corral._agents.claude import controls, errors, launch
+from corral._agents.shared.launch import without_versions
 from corral._agents.spec import AcpTransport, AgentSpec, Package, Probe, StreamTransport
 from corral._agents.tested_files import digests_of
 from corral._protocol.acp.quirks import AcpQuirks
@@ -101,6 +102,7 @@ _HEADLESS = AgentSpec(
         "bedrock-runtime.{AWS_REGION}.amazonaws.com",
     ),
     env_names=launch.ENV_NAMES,
+    own_names=without_versions,
     conditional_env=launch.CONDITIONAL_ENV,
     secret_env=launch.SECRET_ENV,
     subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),

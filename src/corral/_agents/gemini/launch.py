@@ -23,6 +23,7 @@ from corral._agents.shared.launch import (
     refuse_trust,
     secret_variables,
     server_config,
+    without_versions,
 )
 from corral._agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute, image_name
 from corral.errors import AuthenticationFailed, ConfigError
@@ -219,6 +220,7 @@ def _auth(place: LaunchContext) -> tuple[str, str]:
 def own_names(env: dict[str, str]) -> dict[str, str]:
     """The same variables, with the key under the name that the CLI reads: it uses
     ``GOOGLE_API_KEY`` for Vertex AI only."""
+    env = without_versions(env)
     others = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA")
     if env.get("GEMINI_API_KEY") or any(_on(env.get(name)) for name in others):
         return env

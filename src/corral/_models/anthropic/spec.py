@@ -37,6 +37,7 @@ PROVIDERS = (
         base_url="https://api.anthropic.com",
         key_env=("ANTHROPIC_API_KEY",),
         base_url_env=("ANTHROPIC_BASE_URL",),
+        version="/v1",
         key_header="x-api-key",
         key_prefix="",
         # The version that every server of this API supports.
