@@ -149,13 +149,25 @@ async def test_what_the_one_who_started_corral_forbids_is_refused(
             (workspace / ".." / "..", [], "--folder"),
             ("relative", [], "absolute"),
             (workspace, [server], "--approve reads"),
-            (workspace, [{"type": "sse", "name": "x", "url": "http://x"}], "--approve reads"),
+            (workspace, [{"type": "sse", "name": "x", "url": "http://x"}], "are not supported"),
         ]
         for cwd, servers, text in refused:
             with pytest.raises(RpcFailed, match=text) as failed:
                 await client.call("session/new", cwd=str(cwd), mcpServers=servers)
             assert failed.value.code == -32602
         assert await client.session(workspace)
+
+
+async def test_each_server_of_the_client_is_one_that_the_policy_permits(
+    model: ModelServer, workspace: Path, tmp_path: Path
+) -> None:
+    """A policy for the functions of a caller starts no other program."""
+    policy = tmp_path / "policy.toml"
+    policy.write_text('mcp = "deny"\nown_mcp = "allow"\n')
+    server: dict[str, Any] = {"name": "x", "command": "/bin/true", "args": [], "env": []}
+    async with editor(*MODEL, "--policy", str(policy), env=model.env) as client:
+        with pytest.raises(RpcFailed, match="the MCP server 'x' of the client is not permitted"):
+            await client.call("session/new", cwd=str(workspace), mcpServers=[server])
 
 
 async def test_writable_folders_are_relative_to_where_the_command_was_started(

@@ -279,12 +279,13 @@ class AcpService:
         return served
 
     def _client_servers(self, frames: Sequence[McpServerFrame]) -> list[McpServer]:
-        """The client's MCP servers. Raises ``NotPermitted`` if the policy denies all of them."""
-        policy = self._allowance.policy
-        if frames and "allow" not in (policy.mcp, policy.own_mcp) and policy.mcp == "deny":
-            asked = f"the MCP server {frames[0].name[:100]!r} of the client"
-            raise self._allowance.refusal("policy", asked, "the policy denies MCP servers")
-        return [_mcp_server(frame) for frame in frames]
+        """The client's MCP servers. Raises ``NotPermitted`` for one that the policy denies."""
+        servers = [_mcp_server(frame) for frame in frames]
+        for server in servers:
+            if self._allowance.policy.verdict("mcp", own=server.own) == "deny":
+                asked = f"the MCP server {server.name!r} of the client"
+                raise self._allowance.refusal("policy", asked, "the policy denies MCP servers")
+        return servers
 
     async def _load(self, params: OpenSessionParams, *, replays: bool) -> JsonObject:
         """Open a stored session. Raises ``CorralError``."""
