@@ -145,5 +145,5 @@ def test_several_processes_may_search_at_once() -> None:
 def test_an_index_that_cannot_be_written_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     stored("x")
     monkeypatch.setattr(index, "_path", lambda: paths.sessions() / "missing" / "index.sqlite")
-    with pytest.raises(StorageFailed, match="Delete this file"):
+    with pytest.raises(StorageFailed, match="delete this file"):
         search(Query())

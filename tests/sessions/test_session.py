@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
@@ -460,12 +461,26 @@ async def test_a_transcript_cut_in_the_middle_of_a_line_is_still_read(workspace:
     assert [type(event) for event in stored.events()].count(Done) == 2
 
 
-async def test_what_was_recorded_before_a_turn_was_left_is_kept(workspace: Path) -> None:
-    async with corral.session("gemini-cli", **scripted_options(workspace, record=True)) as session:
-        async for event in session.prompt("init\ntext x\nhang"):
-            if isinstance(event, Text):
-                break
-    assert store.find("last").meta.status == "interrupted"
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (None, "interrupted"),
+        (ValueError(), "interrupted"),
+        (errors.StorageFailed("full disk"), "error"),
+    ],
+)
+async def test_what_was_recorded_before_a_turn_was_left_is_kept(
+    workspace: Path, failure: Exception | None, status: str
+) -> None:
+    options = scripted_options(workspace, record=True)
+    with contextlib.suppress(ValueError, errors.StorageFailed):
+        async with corral.session("gemini-cli", **options) as session:
+            async for event in session.prompt("init\ntext x\nhang"):
+                if isinstance(event, Text):
+                    break
+            if failure is not None:
+                raise failure
+    assert store.find("last").meta.status == status
     assert [type(event) for event in store.find("last").events()] == [Init, Vendor, Vendor, Text]
 
 

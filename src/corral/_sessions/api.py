@@ -257,9 +257,9 @@ class SyncSession:
                 raise
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *failure: Any) -> None:
         try:
-            self._loop().run(self._session.__aexit__())
+            self._loop().run(self._session.__aexit__(*failure))
         finally:
             self._close()
 

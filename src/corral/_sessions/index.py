@@ -146,7 +146,7 @@ def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
     except (OSError, sqlite3.Error) as error:
         raise StorageFailed(
             f"the index of sessions cannot be used: {_path()}: {error}",
-            hint="Delete this file to have it built again.",
+            hint="Free some space, or delete this file to have it built again.",
         ) from error
     raise AssertionError("unreachable")
 

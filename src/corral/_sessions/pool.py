@@ -43,6 +43,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -303,7 +304,7 @@ class Pool:
                 self._links.append(record.link)
             is_recorded = prepared.run.record
             if is_recorded and not record.meta.turns:
-                is_recorded = record.save_unfinished()
+                is_recorded = record.save_unfinished(sys.exception())
             record.close(keep=is_recorded)
 
     def _take_worker(self, prepared: PreparedRun) -> _Worker:

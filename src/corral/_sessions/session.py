@@ -334,7 +334,9 @@ class Session:
             hint="See the agent's log; a policy that denies MCP also hides the tools.",
         )
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(
+        self, _type: object = None, failure: BaseException | None = None, _: object = None
+    ) -> None:
         turn, self._turn = self._turn, None
         try:
             # All of them are closed, also if the task is cancelled again meanwhile.
@@ -352,7 +354,7 @@ class Session:
                 has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
                 keep = self._prepared.run.keep and has_turns
                 if self._prepared.run.record and not keep:
-                    keep = self._record.save_unfinished()
+                    keep = self._record.save_unfinished(failure)
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
             self._prepared = self._record = self._next = None
 

@@ -40,7 +40,13 @@ from corral._core import stored_formats
 from corral._core.spending import BudgetState
 from corral._system import paths
 from corral._system.fs import lock_file, remove_tree, write_all
-from corral.errors import ConfigError, FormatUnsupported, ResumeLost, StorageFailed
+from corral.errors import (
+    ConfigError,
+    CorralError,
+    FormatUnsupported,
+    ResumeLost,
+    StorageFailed,
+)
 from corral.events import Event, from_json
 from corral.values import Usage, decode_as
 
@@ -212,12 +218,12 @@ class SessionRecord:
             raise
         return fd
 
-    def save_unfinished(self) -> bool:
-        """Save a session whose turn did not end, if it has a folder: what was recorded so far is
-        worth keeping. Returns whether there is one."""
+    def save_unfinished(self, failure: BaseException | None) -> bool:
+        """Save a session whose turn did not end, because of ``failure`` if there was one, if it has
+        a folder: what was recorded so far is worth keeping. Returns whether there is one."""
         if not self.folder.exists():
             return False
-        self.meta.status = "interrupted"
+        self.meta.status = failure.status if isinstance(failure, CorralError) else "interrupted"
         with contextlib.suppress(OSError):  # a full disk: the recording is on it
             self.save()
         return True
