@@ -450,6 +450,32 @@ def test_a_scripted_model_for_one_command(workspace: Path, words: tuple[str, ...
     assert (workspace / "a.txt").read_text().strip() == "scripted"
 
 
+def test_a_locale_without_utf_8_changes_nothing(workspace: Path) -> None:
+    (workspace / "s.toml").write_text(
+        '[[turn]]\n[[turn.call]]\nname = "write_file"\n'
+        'args = { path = "ü.txt", content = "größe" }\n'
+        '[[turn]]\n[[turn.call]]\nname = "shell"\nargs = { command = "cat ü.txt" }\n'
+        '[[turn]]\ntext = "fertig ä"\n',
+        "utf-8",
+    )
+    model = ("--fake", "s.toml", "--model", "gemini:gemini-2.5-flash", "--approve", "all")
+    off = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run(
+        [CORRAL, "run", "--json", *model, "schreib ü"],
+        cwd=workspace,
+        env={**os.environ, **off},
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (workspace / "ü.txt").read_text("utf-8") == "größe"
+    events = [json.loads(line) for line in done.stdout.decode().splitlines()]
+    results = [event for event in events if event["type"] == "tool_result"]
+    assert [event["status"] for event in results] == ["success", "success"]
+    assert "größe" in results[1]["output"]
+    assert events[-1]["text"] == "fertig ä"
+
+
 @pytest.mark.parametrize(
     "words",
     [

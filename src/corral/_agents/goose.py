@@ -211,7 +211,7 @@ AGENTS = (
         hosts=("generativelanguage.googleapis.com", "api.anthropic.com", "api.openai.com"),
         skill_folder=".agents/skills",
         env_names=(*KEYS, *URLS, MODEL),
-        own_names=without_versions,
+        own_names=without_versions(GOOGLE_HOST="/v1beta", ANTHROPIC_HOST="/v1"),
         controls=controls,
         launch=launch,
         explain=ERRORS.explain,

@@ -403,7 +403,7 @@ _HEADLESS = AgentSpec(
         "dashscope-intl.aliyuncs.com",
     ),
     env_names=ENV_NAMES,
-    own_names=without_versions,
+    own_names=without_versions(ANTHROPIC_BASE_URL="/v1"),
     secret_env=SECRET_ENV,
     user_settings=".qwen/settings.json",
     user_files=(".qwen/QWEN.md", ".qwen/agents", ".qwen/skills", ".qwen/extensions"),

@@ -14,6 +14,10 @@ from corral._cli.main import main as run_command
 def main() -> None:
     """Run the command line. The process ends as Python does, but without freeing its memory object
     by object, which takes as long as a tenth of a short run."""
+    if sys.getfilesystemencoding() != "utf-8":
+        from corral._system.platform import restart_in_utf8
+
+        restart_in_utf8()
     try:
         run_command()
     except SystemExit as end:

@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 LINUX = sys.platform == "linux"
 
 
+def restart_in_utf8() -> None:
+    """Start this program again with names of files in UTF-8, if its locale has another encoding,
+    in which not every name can be written. Does not return then."""
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
+
+
 class ProcessInfo(msgspec.Struct, frozen=True, gc=False):
     """A process as it was a moment ago. ``(pid, start_time)`` identifies it for ever."""
 

@@ -102,7 +102,7 @@ _HEADLESS = AgentSpec(
         "bedrock-runtime.{AWS_REGION}.amazonaws.com",
     ),
     env_names=launch.ENV_NAMES,
-    own_names=without_versions,
+    own_names=without_versions(ANTHROPIC_BASE_URL="/v1"),
     conditional_env=launch.CONDITIONAL_ENV,
     secret_env=launch.SECRET_ENV,
     subscription_env=("CLAUDE_CODE_OAUTH_TOKEN",),

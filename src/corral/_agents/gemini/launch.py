@@ -217,10 +217,13 @@ def _auth(place: LaunchContext) -> tuple[str, str]:
     )
 
 
+_without_version = without_versions(GOOGLE_GEMINI_BASE_URL="/v1beta")
+
+
 def own_names(env: dict[str, str]) -> dict[str, str]:
     """The same variables, with the key under the name that the CLI reads: it uses
     ``GOOGLE_API_KEY`` for Vertex AI only."""
-    env = without_versions(env)
+    env = _without_version(env)
     others = ("GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA")
     if env.get("GEMINI_API_KEY") or any(_on(env.get(name)) for name in others):
         return env

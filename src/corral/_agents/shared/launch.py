@@ -102,23 +102,19 @@ def secret_name(number: int, name: str) -> str:
     return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
 
 
-_VERSIONS = {
-    "ANTHROPIC_BASE_URL": "/v1",
-    "ANTHROPIC_HOST": "/v1",
-    "GOOGLE_GEMINI_BASE_URL": "/v1beta",
-    "GOOGLE_HOST": "/v1beta",
-}
-"""Variables with a base URL → the version that agents append to it."""
+def without_versions(**versions: str) -> Callable[[dict[str, str]], dict[str, str]]:
+    """For ``own_names``. Variable with a base URL → the version that the agent appends to it, and
+    in which the user's URL may end."""
 
+    def renamed(env: dict[str, str]) -> dict[str, str]:
+        read = {
+            name: env[name].rstrip("/").removesuffix(version)
+            for name, version in versions.items()
+            if name in env
+        }
+        return {**env, **read}
 
-def without_versions(env: dict[str, str]) -> dict[str, str]:
-    """The same variables, with the base URLs as agents read them."""
-    read = {
-        name: env[name].rstrip("/").removesuffix(version)
-        for name, version in _VERSIONS.items()
-        if name in env
-    }
-    return {**env, **read}
+    return renamed
 
 
 Route = Callable[[RunOptions, Mapping[str, str]], MeterRoute | str]
