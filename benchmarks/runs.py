@@ -209,7 +209,9 @@ def _bare(
         "env": {name: env[name] for name in ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_KEY")},
     }
     prepared = prepare("gemini-cli", options)
-    launch = prepared.agent.launch(prepared.run, prepared.launch_context(folder), "go", None)
+    launch = prepared.agent.launch(
+        prepared.run, prepared.launch_context(folder, prepared.links()), "go", None
+    )
     full_env = {**env, **launch.env}
     prompt = folder / "prompt"
     prompt.write_bytes(launch.stdin)
