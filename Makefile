@@ -39,11 +39,11 @@ demo: .cache/runtime/ready
 		PYTHONPATH=src $(RUNTIME) -m corral demo --program "$$gemini"
 
 test: .venv/ready agents
-	$(BIN)/python tests/support/run_suite.py --loop $(LOOP) $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
+	$(BIN)/python tools/run_suite.py --loop $(LOOP) $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
 
 # Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
-	$(BIN)/python tests/support/run_suite.py \
+	$(BIN)/python tools/run_suite.py \
 		-m "not slow and not real_agent and not postgres and not worker_process \
 			and not whole_program and not seconds" --loop $(LOOP) $(ARGS)
 
@@ -72,7 +72,7 @@ check-style: .venv/ready
 # Also of the samples of the documentation.
 check-mypy: .venv/ready
 	PYTHONPATH=tests $(BIN)/python -m support.samples .cache/samples
-	$(BIN)/mypy src tests benchmarks .cache/samples
+	$(BIN)/mypy src tests benchmarks tools .cache/samples
 
 check-pyright: .venv/ready tools/pyright/node_modules/.ready
 	node tools/pyright/node_modules/pyright/index.js
@@ -86,11 +86,11 @@ bench: .venv/ready agents
 
 COUNT ?= 1000000
 fuzz: .venv/ready
-	$(BIN)/python tests/support/shell_fuzz.py $(COUNT) $(SEED)
+	$(BIN)/python tools/shell_fuzz.py $(COUNT) $(SEED)
 
 chaos: COUNT = 1000
 chaos: .venv/ready agents
-	PYTHONPATH=tests $(BIN)/python -m support.chaos --count $(COUNT) --seed "$(SEED)" $(ARGS)
+	PYTHONPATH=tests:tools $(BIN)/python -m chaos --count $(COUNT) --seed "$(SEED)" $(ARGS)
 
 # Wire formats of the built-in agent, besides its default one.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model
@@ -104,12 +104,12 @@ table: .venv/ready agents
 	sed -i -e '/^<!-- sandbox/,/^<!-- end/{/^<!-- /!d}' -e '/^<!-- sandbox/r .cache/sandbox.md' docs/testing.md
 
 programs: .venv/ready tools/node/node_modules/.ready
-	PYTHONPATH=tests $(BIN)/python -m support.acp_programs $(ARGS)
+	PYTHONPATH=tests $(BIN)/python tools/acp_programs.py $(ARGS)
 
 # Of `corral demo`, and of generated runs with the scripted agent: no key. FOLDER= gets every page.
 pictures: .venv/ready
 	$(BIN)/corral agents install --quiet gemini
-	PYTHONPATH=tests $(BIN)/python -m support.pictures $(FOLDER)
+	PYTHONPATH=tests:tools $(BIN)/python -m pictures $(FOLDER)
 
 # The site is in .cache/site/site. `corral view` serves it below /docs.
 DOCS := .cache/docs/bin/python

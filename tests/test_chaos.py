@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.chaos.case import Verdict
+from chaos.case import Verdict
 
 pytestmark = [
     pytest.mark.whole_program,
@@ -21,7 +21,7 @@ RUNS = 10
 def program(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS.parent / 'tools'}"},
         capture_output=True,
         text=True,
     )
@@ -31,7 +31,7 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.timeout(600)
 def test_faulted_runs_end_tell_the_truth_and_leave_nothing() -> None:
     words = ("--count", str(RUNS), "--seed", "test", "--jobs", "3", "--skip-unfaulted")
-    done = program("-m", "support.chaos", *words)
+    done = program("-m", "chaos", *words)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "faulted runs" in done.stdout
 

@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.whole_program
 
-RUN_SUITE = Path(__file__).parent / "support" / "run_suite.py"
+RUN_SUITE = Path(__file__).parents[1] / "tools" / "run_suite.py"
 # Fails in a worker of pytest-xdist and passes alone.
 UNSTABLE = "import os\ndef test_unstable(): assert 'PYTEST_XDIST_WORKER' not in os.environ\n"
 BROKEN = "def test_broken(): assert False\n"

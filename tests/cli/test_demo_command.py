@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import terminal_cast
-from support.pictures import DEMO
+from pictures import terminal_cast
+from pictures.__main__ import DEMO
 from support.screens import masked
 from support.scripted_agent import PROGRAM
 

@@ -10,7 +10,7 @@ import shlex
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.shell_fuzz import HOSTILE, SHELLS, WORDS, evasions, generated
+from shell_fuzz import HOSTILE, SHELLS, WORDS, evasions, generated
 
 from corral._core.shell_patterns import SimpleCommand
 

@@ -1,4 +1,4 @@
-"""Surfaces that do what corral must not do, under the checks of ``support.chaos``.
+"""Surfaces that do what corral must not do, under the checks of ``chaos``.
 
     broken_surfaces.py FOLDER
 
@@ -10,11 +10,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from support.chaos.case import Case
-from support.chaos.faults import NO_FAULT
-from support.chaos.scene import Scene
-from support.chaos.supervisor import in_fork, supervise
-from support.chaos.surfaces import Run
+from chaos.case import Case
+from chaos.faults import NO_FAULT
+from chaos.scene import Scene
+from chaos.supervisor import in_fork, supervise
+from chaos.surfaces import Run
 
 BROKEN = """
 import os, subprocess, sys, tempfile

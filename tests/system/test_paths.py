@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.chaos import namespace
+from support import namespace
 from support.pipeline_command import CORRAL
 
 from corral._system import paths
@@ -77,7 +77,7 @@ def test_a_run_makes_its_home_private(tmp_path: Path) -> None:
 
 AS_ANOTHER_USER = """
 import os, sys
-from support.chaos import namespace
+from support import namespace
 namespace.enter()
 os.execv(sys.argv[1], sys.argv[1:])
 """

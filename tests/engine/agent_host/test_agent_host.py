@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.chaos import namespace
+from support import namespace
 from support.descriptors import free_descriptors
 from support.durable_processes import DurableProcesses, is_alive, wait_until
 
@@ -359,7 +359,7 @@ def test_files_that_cannot_be_removed_at_the_end_of_a_run_are_removed_later(
 FULL = """
 import os, sys
 from pathlib import Path
-from support.chaos import namespace
+from support import namespace
 from corral._engine.agent_host import client
 namespace.enter()
 home = Path(os.environ["CORRAL_HOME"])

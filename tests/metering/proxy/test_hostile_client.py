@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from support.proxy_kit.hostile_client import (
+from hostile_client import (
     WIRES,
     HostileWire,
     Oracle,

@@ -144,7 +144,7 @@ with subprocess.Popen(argv, pass_fds=wrapped.passed) as sandbox:
 def test_a_sandbox_that_is_ready_before_corral_can_be_entered() -> None:
     """On a busy machine corral comes late: for an ordinary user, bubblewrap has gone on to a second
     user namespace, which has no rights in the network."""
-    enter = "from support.chaos import namespace; namespace.enter()"
+    enter = "from support import namespace; namespace.enter()"
     then = (
         f"import os, sys; os.execv(sys.executable, [sys.executable, '-c', {LATE!r}, *sys.argv[1:]])"
     )

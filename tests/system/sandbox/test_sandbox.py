@@ -436,7 +436,7 @@ async def test_root_cannot_change_settings_of_the_kernel(workspace: Path) -> Non
 
 ORDINARY_USER = """
 import os, sys
-from support.chaos import namespace
+from support import namespace
 namespace.enter()
 program = "from corral._system.sandbox import sandbox; print(sandbox.find_support().method)"
 os.execv(sys.executable, [sys.executable, "-c", program])

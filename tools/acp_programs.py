@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 import corral
 from corral.testing import ModelServer, say
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/agents.md"
 BEGIN, END = "<!-- programs: by make programs -->", "<!-- end of programs -->"
 FOLDER = ROOT / ".cache/acp-programs"

@@ -1,6 +1,6 @@
 """The scripted model of the real Gemini CLI, in its own process.
 
-    python -m support.chaos.model
+    python -m chaos.model
 
 It prints its address. A prompt that says ``write work-1`` gets a call that writes that file.
 """

@@ -13,16 +13,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from support.chaos import processes
-from support.chaos.agents import ACP, KEY, STREAM, ChaosAgent
-from support.chaos.case import Case, Verdict
-from support.chaos.namespace import ProcessLimit
+from chaos import processes
+from chaos.agents import ACP, KEY, STREAM, ChaosAgent
+from chaos.case import Case, Verdict
+from support.namespace import ProcessLimit
 
 CORRAL = str(Path(sys.executable).with_name("corral"))
 DEADLINE = 120.0
 """Seconds in which every command must end after its fault. Its own time limits are much shorter;
 the rest is for a busy machine."""
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = Path(__file__).parents[2]
 FDS = (0, 1, 2)
 
 
@@ -77,7 +77,9 @@ class Scene:
             "CORRAL_CONFIG": "",
             "TMPDIR": str(self.temporary),
             "GEMINI_API_KEY": KEY,
-            "PYTHONPATH": os.pathsep.join(str(REPOSITORY / name) for name in ("src", "tests")),
+            "PYTHONPATH": os.pathsep.join(
+                str(REPOSITORY / name) for name in ("src", "tests", "tools")
+            ),
         }
         if "CHAOS_MODEL" in os.environ:
             self.env["GOOGLE_GEMINI_BASE_URL"] = os.environ["CHAOS_MODEL"]

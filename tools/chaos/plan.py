@@ -7,9 +7,9 @@ import itertools
 import random
 from collections.abc import Iterator
 
-from support.chaos.case import Case
-from support.chaos.faults import DURABLE, FAULTS
-from support.chaos.surfaces import SURFACES
+from chaos.case import Case
+from chaos.faults import DURABLE, FAULTS
+from chaos.surfaces import SURFACES
 
 SHARE_OF_GEMINI = 25
 """One of so many cases runs the real Gemini CLI: a start takes seconds of processor time."""

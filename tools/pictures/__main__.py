@@ -1,7 +1,7 @@
 """Makes the pictures of the documentation, from real runs: ``corral demo`` as an animated SVG, and
 pages of ``corral view`` in Chromium.
 
-    python -m support.pictures [FOLDER]
+    python -m pictures [FOLDER]
 
 Without FOLDER those that the documentation shows are written to ``docs/images``, else every page
 of the view to FOLDER, in dark and light, and narrow. Look at them. No key and no network is needed
@@ -21,11 +21,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from pictures import terminal_cast
+from pictures.sample_runs import DAY, MAIN, write_sample_runs
 from playwright.sync_api import Browser, Page
-from support import terminal_cast
 from support.browser import environment_of, running_browser
 from support.installed_agents import installed
-from support.sample_runs import DAY, MAIN, write_sample_runs
 from support.scripted_agent import PROGRAM
 from support.view_server import running_view
 

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-from support.chaos.scene import CORRAL, DEADLINE, Scene
+from chaos.scene import CORRAL, DEADLINE, Scene
 
 NOISE = 3000
 """So many lines or characters has the answer that a slow reader gets."""
@@ -126,7 +126,7 @@ class PythonProgram(Surface):
             }
         prompts = {work: scene.prompt(work) for work in self.works}
         scene.start(
-            sys.executable, "-m", "support.chaos.subject", self.kind, json.dumps(options),
+            sys.executable, "-m", "chaos.subject", self.kind, json.dumps(options),
             json.dumps(prompts),
         )  # fmt: skip
 

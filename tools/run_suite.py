@@ -1,6 +1,6 @@
 """Runs the test suite in parallel; a test that failed runs once more, alone.
 
-    python tests/support/run_suite.py [PYTEST ARGUMENT ...]
+    python tools/run_suite.py [PYTEST ARGUMENT ...]
 
 Many tests start real processes, and two cores have five workers: a test can fail because the
 machine was busy. So up to ``MOST_RETRIED`` failed tests run again, one after another, on a machine

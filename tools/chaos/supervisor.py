@@ -16,12 +16,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from support.chaos import namespace, processes
-from support.chaos.agents import ChaosAgent
-from support.chaos.case import Case, Verdict
-from support.chaos.faults import NO_FAULT, Fault
-from support.chaos.scene import Scene
-from support.chaos.surfaces import Surface
+from chaos import processes
+from chaos.agents import ChaosAgent
+from chaos.case import Case, Verdict
+from chaos.faults import NO_FAULT, Fault
+from chaos.scene import Scene
+from chaos.surfaces import Surface
+from support import namespace
 
 DRAFT = re.compile(r"^\..*\.[0-9a-f]{8,12}$")
 """The name of a file that was to replace another one (``corral._system.fs``)."""

@@ -13,10 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.chaos import namespace
-from support.chaos.namespace import ProcessLimit
-from support.chaos.scene import Scene
-from support.chaos.surfaces import NOISE
+from chaos.scene import Scene
+from chaos.surfaces import NOISE
+from support import namespace
+from support.namespace import ProcessLimit
 
 DISK = 24 << 20
 """Bytes of the small disk: enough for a run, if nobody fills it."""

@@ -75,8 +75,8 @@ def make_writable(folder: Path) -> None:
 @functools.cache
 def is_allowed() -> bool:
     """Whether this machine allows such namespaces. Tried in its own process."""
-    program = "from support.chaos import namespace; namespace.enter()"
-    tests = str(Path(__file__).parents[2])
+    program = "from support import namespace; namespace.enter()"
+    tests = str(Path(__file__).parents[1])
     done = subprocess.run(
         [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": tests},

@@ -6,7 +6,7 @@ changed PATH or a file in the working directory is an evasion.
 
 On demand, with as many commands as wanted::
 
-    python tests/support/shell_fuzz.py 1000000 [SEED]
+    python tools/shell_fuzz.py 1000000 [SEED]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Faulted runs of every surface of corral, and a table of what became of them.
 
-    python -m support.chaos [--count 1000] [--seed SEED] [--only PATTERN] [--jobs N] [--keep DIR]
+    python -m chaos [--count 1000] [--seed SEED] [--only PATTERN] [--jobs N] [--keep DIR]
         [--skip-unfaulted]
 
 Each run is faulted at a random moment; the seed decides about all of them and is printed. A case
@@ -25,11 +25,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.chaos import agents, plan, table
-from support.chaos.case import Case, Verdict
-from support.chaos.faults import FAULTS, NO_FAULT
-from support.chaos.supervisor import in_fork, supervise
-from support.chaos.surfaces import SURFACES
+from chaos import agents, plan, table
+from chaos.case import Case, Verdict
+from chaos.faults import FAULTS, NO_FAULT
+from chaos.supervisor import in_fork, supervise
+from chaos.surfaces import SURFACES
 from support.installed_agents import managed
 
 from corral._system.sandbox.sandbox import describe, find_support
@@ -131,7 +131,7 @@ def _start(chaos: Chaos, case: Case) -> tuple[int, int]:
 def scripted_model() -> Generator[str]:
     """The address of a model for the real Gemini CLI."""
     with subprocess.Popen(
-        [sys.executable, "-m", "support.chaos.model"],
+        [sys.executable, "-m", "chaos.model"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -1,6 +1,6 @@
 """The program under test for sessions and pools: it uses them as a user's program does.
 
-    python -m support.chaos.subject session|pool OPTIONS PROMPTS
+    python -m chaos.subject session|pool OPTIONS PROMPTS
 
 It reports the status of each prompt, and descriptors that it has more at its end than at its
 beginning. The reports go to their own pipe, the events to stdout. An error of corral is a

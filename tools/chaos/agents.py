@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support import scripted_acp
 
-PROGRAMS = Path(__file__).parents[2] / "programs"
+PROGRAMS = Path(__file__).parents[2] / "tests" / "programs"
 STREAM_PROGRAM = PROGRAMS / "scripted_gemini.py"
 KEY = "scripted-key-0123456789"
 BYTES_OF_NOISE = 80

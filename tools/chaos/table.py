@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from support.chaos.case import Case, Verdict
+from chaos.case import Case, Verdict
 
 Results = list[tuple[Case, Verdict]]
 
