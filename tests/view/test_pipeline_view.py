@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corral import pipelines
-from corral._pipelines.events import PipelineEvent, RunEvent
+from corral._pipelines.events import PipelineEvent, RunEvent, StepCompleted, StepFailed
 from corral._pipelines.loader import read
 from corral._view import pipeline_view
 
@@ -64,3 +64,24 @@ async def test_a_loop_takes_the_edge_that_leads_back_and_no_other(workspace: Pat
         workspace,
     )
     assert taken == {"start count": 1, "count done": 1, "count again": 1, "again count": 1}
+
+
+async def test_each_visit_ends_when_its_step_completed_or_failed(workspace: Path) -> None:
+    ended: dict[str, float] = {}
+
+    def keep(event: RunEvent) -> None:
+        if isinstance(event, StepCompleted | StepFailed):
+            ended[event.visit] = event.ts
+
+    graph = """digraph ends {
+        start [shape=Mdiamond]; done [shape=Msquare]
+        node [shape=parallelogram]
+        fails [tool_command="false"]; completes [tool_command="true"]
+        start -> fails; completes -> done
+        fails -> completes [condition="outcome=fail"]
+    }"""
+    result = await pipelines.run(graph, durable=False, cwd=workspace, on_event=keep)
+    shown = await pipeline_view.detail(await pipeline_view.read(result.run, None), None)
+    assert {visit.node: visit.status for visit in shown.path}["fails"] == "fail"
+    assert {visit.visit: visit.ended for visit in shown.path} == ended
+    assert {node.visit: node.ended for node in shown.graph.nodes if node.visits} == ended
