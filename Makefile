@@ -8,17 +8,18 @@ export CORRAL_PROBE ?= never
 unexport PYTHONDONTWRITEBYTECODE
 # The event loop of the tests: asyncio or uvloop.
 LOOP ?= asyncio
-# The real agents that the tests use; AGENTS=all adds those that are less common.
+# The real agents that the tests use; `make test-all` adds those that are less common.
 AGENTS ?=
 AGENTS_HERE = gemini opencode codex-cli codex-acp claude $(if $(filter all,$(AGENTS)),copilot claude-acp qwen pi cline goose antigravity)
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
-.PHONY: help demo test test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs pictures docs dist lock format clean
+.PHONY: help demo test test-all test-deep-part test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs pictures docs dist lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
-	@echo "make test       run all tests, with the real agents"
+	@echo "make test       run the tests, with the real agents: at most 8 minutes on 2 cores"
+	@echo "make test-all   run all tests, also the deep ones and those of less common agents"
 	@echo "make test-fast  run the tests that take less than a second: about 2 minutes on 2 cores"
 	@echo "make test-lowest  test the lowest versions of the dependencies"
 	@echo "make check      run formatter, linter, both type checkers, and build the site"
@@ -39,12 +40,20 @@ demo: .cache/runtime/ready
 		PYTHONPATH=src $(RUNTIME) -m corral demo --program "$$gemini"
 
 test: .venv/ready agents
-	$(BIN)/python tools/run_suite.py --loop $(LOOP) $(if $(filter all,$(AGENTS)),,-m "not slow") $(ARGS)
+	$(BIN)/python tools/run_suite.py --loop $(LOOP) -m "not deep" $(ARGS)
+
+test-all: AGENTS = all
+test-all: .venv/ready agents
+	$(BIN)/python tools/run_suite.py --loop $(LOOP) $(ARGS)
+
+# One of ten parts of the deep tests, another one each time (PART=3: this one).
+test-deep-part: .venv/ready agents
+	$(BIN)/python tools/run_suite.py --deep-part $(PART) --loop $(LOOP) $(ARGS)
 
 # Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
 	$(BIN)/python tools/run_suite.py \
-		-m "not slow and not real_agent and not postgres and not worker_process \
+		-m "not deep and not real_agent and not postgres and not worker_process \
 			and not whole_program and not seconds" --loop $(LOOP) $(ARGS)
 
 # The lowest versions that pyproject.toml permits. The tests are those of the code that uses each.
@@ -60,7 +69,7 @@ test-lowest: .venv/ready
 		--python $(LOWEST) --no-header -o .cache/lowest.txt
 	$(BIN)/uv pip install -q --python $(LOWEST) -r .cache/lowest.txt $(LOWEST_TOOLS)
 	$(BIN)/uv pip install -q --python $(LOWEST) --no-deps -e .
-	$(LOWEST) -m pytest -q -n 2 -m "not slow and not browser and not real_agent and not postgres" \
+	$(LOWEST) -m pytest -q -n 2 -m "not deep and not browser and not real_agent and not postgres" \
 		$(LOWEST_TESTS)
 
 check: check-style check-mypy check-pyright docs

@@ -8,7 +8,9 @@ import gc
 import itertools
 import os
 import re
+import shutil
 import signal
+import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from support import cleanup, fast_selection
+from support.costs import Costs
 from support.find_browser import NO_BROWSER
 from support.installed_agents import ON_DEMAND, installed, managed, mark_of
 from support.real_agents import RealAgent
@@ -29,15 +32,31 @@ settings.load_profile("corral")
 
 
 _numbers = itertools.count()
+PASSED = pytest.StashKey[bool]()
 
 
 @pytest.fixture
-def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As pytest's own fixture, which lists the folders of all earlier tests to find a number."""
+def tmp_path(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Path]:
+    """As pytest's own fixture, which lists the folders of all earlier tests to find a number. Only
+    the folder of a failed test stays."""
     name = re.sub(r"\W", "_", request.node.name)[:26]
     folder = tmp_path_factory.getbasetemp() / f"{name}{next(_numbers)}"
     folder.mkdir(mode=0o700)
-    return folder
+    yield folder
+    if request.node.stash.get(PASSED, False):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.when == "call":
+        item.stash[PASSED] = report.passed
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +78,8 @@ def _isolated_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--loop", choices=["asyncio", "uvloop"], default="asyncio")
+    parser.addoption("--part", metavar="N/M", help="of the selected tests part N of 0 to M-1")
+    parser.addoption("--also", metavar="TEST", action="append", default=[], help="runs first")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -133,6 +154,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register a mark for each agent that has a program. Reset SIGINT: a process that a shell
     started in the background ignores it, and its children would as well."""
     cleanup.start_watcher()
+    config.pluginmanager.register(Costs())
     capture: Any = config.pluginmanager.get_plugin("capturemanager")
     with capture.global_and_fixture_disabled():
         config.stash[STDERR] = os.dup(2)
@@ -197,8 +219,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             left[mark] = [item for item in items if item.get_closest_marker(mark)]
     config.stash[LEFT_OUT] = {mark: len(found) for mark, found in left.items() if found}
     deselected = {item for found in left.values() for item in found}
+    if config.getoption("part"):
+        deselected |= select_part(config, items)
     config.hook.pytest_deselected(items=[item for item in items if item in deselected])
     items[:] = [item for item in items if item not in deselected]
+
+
+def select_part(config: pytest.Config, items: list[pytest.Item]) -> set[pytest.Item]:
+    """Sort the tests of ``--also`` before all others, and return those of other parts. A test stays
+    in its part when others are added."""
+    part, parts = map(int, config.getoption("part").split("/"))
+    first = set(config.getoption("also"))
+    items.sort(key=lambda item: item.nodeid not in first)
+    of_part = {item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part}
+    return {item for item in items if item not in of_part and item.nodeid not in first}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -221,7 +255,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
         terminalreporter.write_line(
             f"{count} tests of the real {agent.title} ({agent.programs[0]}) did NOT run: it is"
             " not installed"
-            " (make test AGENTS=all)",
+            " (make test-all)",
             yellow=True,
         )
     skipped = [

@@ -127,8 +127,8 @@ def model_port() -> Iterator[str]:
             for what, count in (("framed", 20), ("singly", 10), ("concurrent", 100))
         ),
         ("google-genai", "gemini", "packed", 20),
-        pytest.param("anthropic", "anthropic", "packed", 20, marks=pytest.mark.slow),
-        pytest.param("openai", "openai", "packed", 20, marks=pytest.mark.slow),
+        pytest.param("anthropic", "anthropic", "packed", 20, marks=pytest.mark.deep),
+        pytest.param("openai", "openai", "packed", 20, marks=pytest.mark.deep),
         ("openai", "chat", "concurrent", 100),
     ],
 )
@@ -167,8 +167,8 @@ def test_a_model_is_called_through_a_proxy(
     [
         ("wide", "corral"),
         ("chain", "bare"),
-        pytest.param("wide", "bare", marks=pytest.mark.slow),
-        pytest.param("chain", "corral", marks=pytest.mark.slow),
+        pytest.param("wide", "bare", marks=pytest.mark.deep),
+        pytest.param("chain", "corral", marks=pytest.mark.deep),
     ],
 )
 def test_durable_nodes_run(bench: BenchEnvironment, way: str, form: str) -> None:

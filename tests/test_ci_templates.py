@@ -286,7 +286,7 @@ def test_the_steps_that_install_are_the_same() -> None:
     assert len({tuple(script.split("\n")[:2]) for script in scripts}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_the_step_that_installs_gives_the_command(
     runner: dict[str, str], wheel: Path, tmp_path: Path
 ) -> None:

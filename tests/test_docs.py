@@ -101,7 +101,7 @@ def needs_gemini(text: str) -> list[pytest.MarkDecorator]:
 USES_TOOLS = r"NOTES\.md|What has changed|Which version|write_file|sandbox="
 """Prompts for which ``answer`` calls a tool, and the sandbox, which must let the CLI start."""
 USES_PANDAS = "import pandas"
-"""A slow test runs it, in an environment that has pandas and matplotlib."""
+"""A deep test runs it, in an environment that has pandas and matplotlib."""
 FIRST_SAMPLE = "README-3"
 FIRST_COMMANDS = "getting-started"
 
@@ -110,7 +110,7 @@ def samples() -> list[object]:
     """The first sample, and those in which the agent uses tools, start the real Gemini CLI. The
     others only need an answer: a program like it gives it (``sample_env``)."""
     return [
-        pytest.param(block, id=block.name, marks=pytest.mark.slow)
+        pytest.param(block, id=block.name, marks=pytest.mark.deep)
         if USES_PANDAS in block.text
         else pytest.param(block, id=block.name, marks=needs_gemini(block.text))
         if block.name == FIRST_SAMPLE or re.search(USES_TOOLS, block.text)

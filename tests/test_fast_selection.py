@@ -35,8 +35,8 @@ def test_the_tests_of_the_command_line_start_complete_programs(pytestconfig: pyt
 
 def test_their_folders_are_not_even_collected_if_they_are_deselected() -> None:
     folder = fast_selection.TESTS / "cli"
-    assert fast_selection.leaves_out(folder, "not slow and not whole_program")
-    assert not fast_selection.leaves_out(folder, "not slow")
+    assert fast_selection.leaves_out(folder, "not deep and not whole_program")
+    assert not fast_selection.leaves_out(folder, "not deep")
     assert not fast_selection.leaves_out(fast_selection.TESTS / "models", "not whole_program")
     assert not fast_selection.leaves_out(folder / "cli", "not whole_program")
 

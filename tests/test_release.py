@@ -54,7 +54,7 @@ def test_the_bill_of_materials_has_the_wheel_and_every_package_of_the_lock(tmp_p
     assert bill["dependencies"] == [{"ref": own["purl"], "dependsOn": purls}]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_two_builds_are_the_same(tmp_path: Path) -> None:
     def build(name: str) -> dict[str, str]:
         done = subprocess.run(

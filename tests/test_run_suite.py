@@ -1,13 +1,16 @@
-"""What ``make test`` runs: the suite in parallel, then up to five failed tests alone."""
+"""What ``make test`` runs: the suite in parallel, then up to five failed tests alone. What
+``.ci/run`` runs of the deep tests: one part after another, and again what failed."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from run_suite import PARTS, next_part
 
 pytestmark = pytest.mark.whole_program
 
@@ -21,12 +24,13 @@ def test_unstable(n): assert 'PYTEST_XDIST_WORKER' not in os.environ
 """
 
 
-def run_suite(folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "pytest.ini").write_text("[pytest]\n")
+def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    (folder / "pytest.ini").write_text("[pytest]\nmarkers = deep\n")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_XDIST_AUTO_NUM_WORKERS": "1"}
+    environment["CORRAL_DEEP_TESTS"] = str(folder / "state" / "deep.json")
     return subprocess.run(
-        [sys.executable, str(RUN_SUITE), "-p", "xdist"],
+        [sys.executable, str(RUN_SUITE), *arguments, "-p", "xdist"],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -67,3 +71,37 @@ def test_failures_of_an_earlier_run_are_cleared(tmp_path: Path) -> None:
     assert run_suite(tmp_path).returncode != 0
     (tmp_path / "test_x.py").write_text("def test_fine(): pass\n")
     assert run_suite(tmp_path).returncode == 0
+
+
+# The options of tests/conftest.py. The test ``test_N`` is part N.
+DEEP_CONFTEST = """
+def pytest_addoption(parser):
+    parser.addoption("--part")
+    parser.addoption("--also", action="append", default=[])
+def pytest_collection_modifyitems(config, items):
+    test = "test_" + config.getoption("part").split("/")[0]
+    items[:] = [i for i in items if i.name == test or i.nodeid in config.getoption("also")]
+"""
+DEEP = "import pytest\npytestmark = pytest.mark.deep\n"
+DEEP += "".join(f"def test_{n}(): assert {n} != 3\n" for n in range(10))
+
+
+def test_as_many_runs_as_there_are_parts_run_all_deep_tests() -> None:
+    ran: list[int] = []
+    for number in range(PARTS):
+        ran.append(next_part(ran, commits=37 * number))
+    assert sorted(ran) == [*range(PARTS)]
+    assert next_part(ran, commits=5) == ran[0]
+
+
+def test_what_failed_runs_first_the_next_time_until_it_passes(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(DEEP_CONFTEST)
+    (tmp_path / "test_x.py").write_text(DEEP)
+    assert run_suite(tmp_path, "--deep-part", "3").returncode != 0
+    done = run_suite(tmp_path, "--deep-part", "-v", "-n", "0")
+    assert done.returncode != 0
+    assert "and 1 that failed before" in done.stdout
+    assert "::test_3 FAILED" in done.stdout
+    (tmp_path / "test_x.py").write_text(DEEP.replace("3 != 3", "3 != 4"))
+    assert run_suite(tmp_path, "--deep-part", "4").returncode == 0
+    assert json.loads((tmp_path / "state" / "deep.json").read_bytes())["failed"] == []

@@ -1,23 +1,41 @@
 """Runs the test suite in parallel; a test that failed runs once more, alone.
 
-    python tools/run_suite.py [PYTEST ARGUMENT ...]
+    python tools/run_suite.py [--deep-part [N]] [PYTEST ARGUMENT ...]
 
 Many tests start real processes, and two cores have five workers: a test can fail because the
 machine was busy. So up to ``MOST_RETRIED`` failed tests run again, one after another, on a machine
 that does nothing else. A test that fails again fails the suite. A test that passes then is listed
 as unstable and should be fixed. More failures, a collection error or an interruption fail at once.
+
+``--deep-part`` runs one of ``PARTS`` parts of the tests marked ``deep``, and first those that
+failed there the last time. Which part is the next one is kept in ``STATE``, outside of the
+checkout: as many runs as there are parts run all of them. On a new machine the number of commits
+decides.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypedDict
 
 MOST_RETRIED = 5
 SOME_TESTS_FAILED = 1  # pytest's exit code
+NO_TESTS = 5  # pytest's exit code
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
+PARTS = 10
+STATE = Path(os.environ.get("CORRAL_DEEP_TESTS", "~/.cache/corral-deep-tests.json")).expanduser()
+
+
+class DeepTests(TypedDict):
+    """What is kept of earlier runs of the deep tests."""
+
+    oldest_first: list[int]
+    """The parts that ran, the newest last."""
+    failed: list[str]
 
 
 def pytest(*arguments: str) -> int:
@@ -41,5 +59,47 @@ def run(arguments: list[str]) -> int:
     return code
 
 
+def earlier_runs() -> DeepTests:
+    try:
+        kept = json.loads(STATE.read_bytes())
+        return DeepTests(oldest_first=kept["oldest_first"], failed=kept["failed"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return DeepTests(oldest_first=[], failed=[])
+
+
+def next_part(oldest_first: list[int], commits: int) -> int:
+    """The part that has never run, or not for the longest time."""
+    never = [part for part in range(PARTS) if part not in oldest_first]
+    return never[commits % len(never)] if never else oldest_first[0]
+
+
+def number_of_commits() -> int:
+    command = ["git", "rev-list", "--count", "HEAD"]
+    count = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    return int(count or 0)
+
+
+def run_deep_part(arguments: list[str], part: int | None) -> int:
+    earlier = earlier_runs()
+    if part is None:
+        part = next_part(earlier["oldest_first"], number_of_commits())
+    first = [f"--also={test}" for test in earlier["failed"]]
+    print(f"Part {part} of 0 to {PARTS - 1} of the deep tests,", end=" ")
+    print(f"and {len(first)} that failed before." if first else "none failed before.", flush=True)
+    code = run(["-m", "deep", f"--part={part}/{PARTS}", *first, *arguments])
+    parts = [old for old in earlier["oldest_first"] if old != part]
+    STATE.parent.mkdir(parents=True, exist_ok=True)
+    STATE.write_text(json.dumps(DeepTests(oldest_first=[*parts, part], failed=failed_tests())))
+    return 0 if code == NO_TESTS else code
+
+
+def main(arguments: list[str]) -> int:
+    if not arguments or arguments[0] != "--deep-part":
+        return run(arguments)
+    has_number = len(arguments) > 1 and arguments[1].isdecimal()
+    part = int(arguments[1]) if has_number else None
+    return run_deep_part(arguments[2:] if has_number else arguments[1:], part)
+
+
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:]))

@@ -22,7 +22,7 @@ def params() -> list[object]:
     for package, agent in AGENTS.items():
         mark = mark_of(agent.name)
         marks = [getattr(pytest.mark, mark), pytest.mark.real_agent]
-        marks += [pytest.mark.slow] if mark in ON_DEMAND else []
+        marks += [pytest.mark.deep] if mark in ON_DEMAND else []
         if package not in WITHOUT:
             found.append(pytest.param(agent, id=agent.programs[0], marks=marks))
     return found

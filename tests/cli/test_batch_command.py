@@ -226,7 +226,7 @@ def test_a_spent_budget_has_its_own_exit_code(workspace: Path, model: CountingMo
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "count",
-    [90, *(pytest.param(count, marks=pytest.mark.slow) for count in (2000, 10_000))],
+    [90, *(pytest.param(count, marks=pytest.mark.deep) for count in (2000, 10_000))],
 )
 def test_a_killed_batch_of_thousands_of_tasks_is_completed(workspace: Path, count: int) -> None:
     words = (put(workspace, count), "-p", "task {{n}}", "--simulate", "-o", "r.jsonl", "-n", "64")

@@ -75,7 +75,7 @@ def test_with_json_what_the_program_prints_goes_to_stderr(workspace: Path) -> No
     assert in_memory(workspace, "flow.py").stdout.split() == ["imported", "before", "after", "x"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
     started = workflow(folder, "run", "flow.py", "--arg", "name=Ada", "--run-id", "r", code=10)
     assert "corral workflow answer r" in started.stderr

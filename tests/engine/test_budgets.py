@@ -214,7 +214,7 @@ async def test_a_raise_counts_although_nothing_happens_between_it_and_the_end_of
 
 
 @BOTH
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 @pytest.mark.whole_program
 async def test_a_raise_that_was_confirmed_counts_in_every_race(

@@ -80,7 +80,7 @@ def test_a_run_that_waits_for_an_answer_can_be_cancelled(processes: DurableProce
     assert asked(processes) == []
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [6, pytest.param(1000, marks=pytest.mark.deep)])
 @pytest.mark.timeout(900)
 def test_many_waiting_runs_continue_after_their_answers(
     processes: DurableProcesses, count: int

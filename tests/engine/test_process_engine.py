@@ -136,7 +136,7 @@ def test_threads_share_the_engine(node: Node, db: str, tmp_path: Path) -> None:
     assert len(pipelines.runs_sync(db=db, limit=100)) == 3 * 8
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:run_sync stops the running event loop:RuntimeWarning")
 def test_eight_threads_with_fifty_runs_each(node: Node, db: str, tmp_path: Path) -> None:
     use_from_threads(db, tmp_path, 1)

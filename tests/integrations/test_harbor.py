@@ -22,7 +22,7 @@ from support.processes import processes_using
 
 from corral.testing import Call, ModelServer, Script, Turn
 
-pytestmark = [pytest.mark.slow, pytest.mark.whole_program, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.deep, pytest.mark.whole_program, pytest.mark.timeout(1200)]
 
 MODULE = "corral.integrations.harbor"
 BUILT_IN = "agent=gemini:gemini-2.5-flash"

@@ -19,7 +19,7 @@ from support.processes import processes_using
 
 from corral.testing import Call, ModelServer, Script, Turn
 
-pytestmark = [pytest.mark.slow, pytest.mark.whole_program, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.deep, pytest.mark.whole_program, pytest.mark.timeout(1200)]
 
 EXAMPLES = ROOT / "examples" / "integrations"
 MODEL = "gemini:gemini-2.5-flash"

@@ -220,7 +220,7 @@ def test_no_branch_is_lost_when_random_queues_are_killed(tmp_path: Path) -> None
     run_kills(tmp_path / "kills", 19, 4, 300)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(7200)
 def test_no_branch_of_three_hundred_random_queues_is_lost(tmp_path: Path) -> None:
     run_kills(tmp_path / "kills", 0, 300, 7000)
@@ -239,7 +239,7 @@ def test_a_round_that_was_interrupted_does_not_count(
     finish(command(repo, log), {**os.environ}, repo, start, names)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 def test_fifty_branches_survive_fifty_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -268,7 +268,7 @@ def test_fifty_branches_survive_fifty_kills(
     finish(add if queue is None else go_on, env, repo, start, names)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(1800)
 def test_fifty_branches_with_conflicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))

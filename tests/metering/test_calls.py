@@ -142,7 +142,7 @@ def test_the_usage_of_a_stream_is_the_same_wherever_it_is_cut(
     check_cut_stream(vendor, number, cuts)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("vendor", VENDORS)
 @settings(max_examples=1000)
 @cut_streams

@@ -363,7 +363,7 @@ async def test_another_mcp_server_beside_the_functions_of_the_caller_is_not_star
 @pytest.mark.parametrize(
     ("count", "processes"),
     # One process is replaced after 40 sessions.
-    [(8, 1), pytest.param(44, 2, marks=pytest.mark.slow)],
+    [(8, 1), pytest.param(44, 2, marks=pytest.mark.deep)],
 )
 @for_agents("gemini-acp")
 async def test_prompts_in_a_pool_share_a_process_and_nothing_else(

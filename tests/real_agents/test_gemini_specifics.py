@@ -162,14 +162,14 @@ async def test_files_of_an_embedded_repository_and_names_that_are_not_utf8_are_r
             errors.ServerFailed,
             "overloaded",
             id="503",
-            marks=pytest.mark.slow,
+            marks=pytest.mark.deep,
         ),
         pytest.param(
             Turn(text=["half ", "of it"], cut=1), errors.NetworkFailed, "connection", id="cut"
         ),
         pytest.param(Turn(malformed="json"), errors.StreamBroken, "", id="malformed"),
         pytest.param(
-            Turn(malformed="html"), errors.StreamBroken, "", id="html", marks=pytest.mark.slow
+            Turn(malformed="html"), errors.StreamBroken, "", id="html", marks=pytest.mark.deep
         ),
     ],
 )

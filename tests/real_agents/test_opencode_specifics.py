@@ -183,7 +183,7 @@ async def test_a_linked_document_is_refused_and_searching_works_without_links(
     assert {*agent.requests[0].tools} == {"glob", "grep", "read", "todowrite"}
 
 
-@pytest.mark.slow  # test_real_attacks.py and test_real_hostile_repository.py try more
+@pytest.mark.deep  # test_real_attacks.py and test_real_hostile_repository.py try more
 @for_agents("opencode-acp")
 async def test_a_document_beside_a_file_that_the_model_reads_is_sent(
     agent: RealAgent, workspace: Path

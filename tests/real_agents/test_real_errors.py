@@ -49,7 +49,7 @@ def api_error_cases() -> Iterator[object]:
             for status in API_ERRORS:
                 marks = [getattr(pytest.mark, record.mark)]
                 if status in NOT_EVERY_DAY.get(name, ()):
-                    marks.append(pytest.mark.slow)
+                    marks.append(pytest.mark.deep)
                 yield pytest.param(name, status, id=f"{name}-{status}", marks=marks)
 
 

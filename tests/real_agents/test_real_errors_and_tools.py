@@ -40,7 +40,7 @@ def cases() -> Iterator[Any]:
         if agent.programs:
             marks = [getattr(pytest.mark, mark_of(agent.name))]
             if agent.name == "opencode-cli":  # its start takes seconds; opencode-acp stands for it
-                marks.append(pytest.mark.slow)
+                marks.append(pytest.mark.deep)
             yield pytest.param(agent.name, marks=marks)
 
 

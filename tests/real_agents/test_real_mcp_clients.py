@@ -68,7 +68,7 @@ async def test_an_agent_that_was_called_calls_no_further_one(agent: RealAgent) -
     assert never.requests == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @for_agents("claude-cli")
 async def test_claude_reads_the_review_of_gemini_after_90_seconds(
     agent: RealAgent, gemini_program: str

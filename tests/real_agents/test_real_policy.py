@@ -75,7 +75,7 @@ def offered_tools(agent: RealAgent) -> set[str]:
     "policy",
     [
         pytest.param(Policy(), id="default"),
-        pytest.param(Policy.reads(), id="reads", marks=pytest.mark.slow),
+        pytest.param(Policy.reads(), id="reads", marks=pytest.mark.deep),
     ],
 )
 @for_agents(every_day=("gemini-acp", "codex-cli"))

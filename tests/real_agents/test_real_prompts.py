@@ -192,7 +192,7 @@ async def test_a_turn_limit_ends_the_run(agent: RealAgent, seed: Path) -> None:
 
 @pytest.mark.parametrize(
     "size",
-    [3_000_000, pytest.param(20_000_000, marks=pytest.mark.slow)],
+    [3_000_000, pytest.param(20_000_000, marks=pytest.mark.deep)],
     ids=["3-MB", "20-MB"],
 )
 @for_agents(

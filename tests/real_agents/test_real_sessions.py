@@ -249,8 +249,8 @@ def open_files() -> set[str]:
     ("agent", "count"),
     [
         pytest.param("gemini-cli", 3, marks=pytest.mark.gemini_cli),
-        pytest.param("gemini-cli", 20, marks=[pytest.mark.gemini_cli, pytest.mark.slow]),
-        pytest.param("opencode-acp", 2, marks=[pytest.mark.opencode, pytest.mark.slow]),
+        pytest.param("gemini-cli", 20, marks=[pytest.mark.gemini_cli, pytest.mark.deep]),
+        pytest.param("opencode-acp", 2, marks=[pytest.mark.opencode, pytest.mark.deep]),
     ],
     indirect=["agent"],
 )

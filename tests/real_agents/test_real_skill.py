@@ -79,7 +79,7 @@ def test_claude_loads_the_plugin(agent: RealAgent) -> None:
     assert "corral:corral" in sent
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.claude
 @pytest.mark.codex
 @pytest.mark.parametrize("name", ["claude-cli", "codex-cli"])

@@ -1,6 +1,6 @@
 """The ready workflows of ``corral workflow new`` with real agents.
 
-``make test`` runs one of them; the others are marked ``slow`` (``make test AGENTS=all``).
+``make test`` runs one of them; the others are marked ``deep`` (``make test-all``).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from corral.run_kwargs import RunKwargs
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name == "fix-test" else pytest.mark.slow)
+        pytest.param(name, marks=[] if name == "fix-test" else pytest.mark.deep)
         for name in sorted(CHECKS)
     ],
 )

@@ -171,7 +171,7 @@ async def test_the_hook_of_a_pool_sees_the_folder_of_each_prompt(
 
 @needs_sandbox
 @for_agents(_edits, every_day=("gemini-cli",))
-@pytest.mark.parametrize("network", ["deny", pytest.param("allow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("network", ["deny", pytest.param("allow", marks=pytest.mark.deep)])
 async def test_the_hook_is_asked_from_inside_a_sandbox(
     agent: RealAgent, workspace: Path, network: Literal["deny", "allow"]
 ) -> None:

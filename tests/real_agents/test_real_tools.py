@@ -174,7 +174,7 @@ async def test_the_first_request_waits_for_a_slow_tool_server(
     assert await first_requests_have_the_tool(agent, 1) == [True]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @for_agents("claude-cli")
 async def test_the_first_requests_of_fifty_starts_at_once_have_the_tool(agent: RealAgent) -> None:
     assert await first_requests_have_the_tool(agent, 50) == [True] * 50

@@ -37,7 +37,7 @@ def test_every_agent_has_the_options_that_a_review_sets(agent: str) -> None:
 
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize(
-    "agent", ["gemini-acp", pytest.param("gemini-cli", marks=pytest.mark.slow)]
+    "agent", ["gemini-acp", pytest.param("gemini-cli", marks=pytest.mark.deep)]
 )
 def test_the_gemini_cli_can_only_read_the_copy(
     agent: str,

@@ -15,7 +15,7 @@ from support.hostile_loads import LOADS, PATIENCE, WORDS, attacked, health, runn
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind == "serve" else pytest.param(kind, marks=pytest.mark.slow) for kind in WORDS],
+    [kind if kind == "serve" else pytest.param(kind, marks=pytest.mark.deep) for kind in WORDS],
 )
 def test_health_is_answered_under_each_load_and_the_server_ends(kind: str, tmp_path: Path) -> None:
     with running(kind, tmp_path) as target:

@@ -175,7 +175,7 @@ def changed_program(folder: Path, name: str) -> tuple[str, str]:
 
 def marks(name: str) -> list[pytest.MarkDecorator]:
     real = [getattr(pytest.mark, mark_of(CHANGES[name][0])), pytest.mark.real_agent]
-    return real if name in QUICK else [*real, pytest.mark.slow, pytest.mark.timeout(400)]
+    return real if name in QUICK else [*real, pytest.mark.deep, pytest.mark.timeout(400)]
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CHANGES])
@@ -410,7 +410,7 @@ VERSIONS = (
 """Older and newer than those that ``corral agents install`` installs."""
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(900)  # npm loads up to 350 MB
 @pytest.mark.parametrize(("name", "package", "version"), VERSIONS)
 async def test_another_real_version_passes(name: str, package: str, version: str) -> None:

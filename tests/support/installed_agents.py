@@ -33,7 +33,7 @@ def mark_of(name: str) -> str:
 _MAKEFILE = (Path(__file__).parents[2] / "Makefile").read_text()
 _MORE = re.findall(r"^AGENTS_HERE = .*,\$\(AGENTS\)\),(.*)\)$", _MAKEFILE, re.MULTILINE)[0].split()
 ON_DEMAND = {mark_of(registry.find(name).name): registry.find(name).name for name in _MORE}
-"""Mark → agent, for the agents that only ``make test AGENTS=all`` installs."""
+"""Mark → agent, for the agents that only ``make test-all`` installs."""
 
 
 def installed(name: str) -> str:

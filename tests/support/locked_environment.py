@@ -1,4 +1,4 @@
-"""Programs that only slow tests use, from a lock file of ``requirements/``, in ``.cache``."""
+"""Programs that only deep tests use, from a lock file of ``requirements/``, in ``.cache``."""
 
 from __future__ import annotations
 

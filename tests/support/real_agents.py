@@ -278,13 +278,13 @@ def agent_cases(
     every_day: Collection[str] | None = None,
 ) -> list[object]:
     """A parameter for each agent with ``where``. With ``every_day``, ``make test`` runs only these;
-    ``make test AGENTS=all`` always runs all of them."""
+    ``make test-all`` always runs all of them."""
     found: list[object] = []
     for name, record in RECORDS.items():
         if where(record):
             marks = [getattr(pytest.mark, record.mark)]
             if every_day is not None and name in EVERY_DAY and name not in every_day:
-                marks.append(pytest.mark.slow)
+                marks.append(pytest.mark.deep)
             found.append(pytest.param(name, id=name, marks=marks))
     assert found, "no agent is selected"
     assert every_day is None or all(where(RECORDS[name]) for name in every_day), every_day

@@ -38,7 +38,7 @@ SCRIPT = [
 ]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.deep,
     pytest.mark.gemini_cli,
     pytest.mark.claude,
     pytest.mark.timeout(1200),

@@ -62,7 +62,7 @@ def with_fifos(tmp_path: Path) -> Iterator[HostileRepository]:
 def cases(every_day: Collection[str] = tuple(AGENTS)) -> Iterator[object]:
     for name, agent in AGENTS.items():
         marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
-        yield pytest.param(name, marks=marks if name in every_day else [*marks, pytest.mark.slow])
+        yield pytest.param(name, marks=marks if name in every_day else [*marks, pytest.mark.deep])
 
 
 class Curious:

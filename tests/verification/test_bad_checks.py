@@ -58,7 +58,7 @@ async def test_a_function_that_hangs_is_not_waited_for(
     assert_gap(await verified_run(project, FIX, verify=check, verify_timeout=1), "did not end")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 async def test_of_a_gigabyte_of_output_the_hash_and_the_end_are_kept(project: Path) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     command = f"head -c 1000000000 /dev/zero; echo the end; {PLAIN}"

@@ -49,7 +49,7 @@ class Scene:
         self.env: dict[str, str] = {}
         self.streams = ["null", "file", "file"]
         """For stdin, stdout and stderr: ``null``, ``file``, ``closed``, ``full`` (/dev/full),
-        ``gone`` (a pipe without a reader) or ``slow`` (a pipe that is read slowly)."""
+        ``gone`` (a pipe without a reader) or ``deep`` (a pipe that is read slowly)."""
         self.limits: dict[int, int] = {}
         self.limits_are_hard = False
         self.process_limit: ProcessLimit | None = None

@@ -321,7 +321,7 @@ async def test_each_parallel_task_lists_exactly_its_own_files(
     await check_files(model, workspace, 8, durable=durable, worktree=False)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("worktree", [True, False], ids=["worktrees", "one_folder"])
 @BOTH
 async def test_each_of_200_parallel_tasks_lists_exactly_its_own_files(

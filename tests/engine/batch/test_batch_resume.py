@@ -74,7 +74,7 @@ def killed(fork_server: ForkServer, workspace: Path, moment: int, in_order: bool
 
 
 def name_of(share: int) -> Any:
-    mark = () if share in SAMPLE else (pytest.mark.slow,)
+    mark = () if share in SAMPLE else (pytest.mark.deep,)
     return pytest.param(share, marks=mark, id=str(share))
 
 

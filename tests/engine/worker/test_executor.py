@@ -84,7 +84,7 @@ def test_an_engine_that_is_started_and_stopped_leaves_no_thread(tmp_path: Path) 
     assert [t.name for t in left if "corral" in t.name or "queue" in t.name] == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_an_engine_is_started_and_stopped_twenty_times(tmp_path: Path) -> None:
     for number in range(20):
         asyncio.run(run_once(tmp_path, f"r{number}"))

@@ -1,7 +1,7 @@
 """A run that is killed at any moment continues: no result is lost, and nothing runs twice.
 
-``make test`` uses a sample of the moments; the others are marked ``slow``
-(``make test AGENTS=all``).
+``make test`` uses a sample of the moments; the others are marked ``deep``
+(``make test-all``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from support.durable_processes import (
 SHARES = 72
 """More than the number of moments, so that each moment is used."""
 SAMPLE = {4: True, 33: False, 71: True}
-"""Not slow: share → whether the commands of the run are detached."""
+"""Not deep: share → whether the commands of the run are detached."""
 
 
 def kills() -> list[object]:
@@ -38,7 +38,7 @@ def kills() -> list[object]:
             share,
             detached,
             id=f"{share}-{'detached' if detached else 'in-process'}",
-            marks=[] if SAMPLE.get(share) is detached else pytest.mark.slow,
+            marks=[] if SAMPLE.get(share) is detached else pytest.mark.deep,
         )
         for share in range(SHARES)
         for detached in (True, False)
@@ -164,7 +164,7 @@ def test_a_second_worker_continues_after_a_kill(
     check(processes, detached)
 
 
-SEEDS = [pytest.param(n, marks=[] if n == 0 else pytest.mark.slow) for n in range(20)]
+SEEDS = [pytest.param(n, marks=[] if n == 0 else pytest.mark.deep) for n in range(20)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

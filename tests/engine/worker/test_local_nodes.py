@@ -70,7 +70,7 @@ def test_results_of_local_branches_are_not_mixed_up_by_a_kill(processes: Durable
     assert set(ended) == {f"{name}{i}.1#1" for i in branches for name in "xy"}
 
 
-SEEDS = [pytest.param(n, marks=[] if n == 0 else pytest.mark.slow) for n in range(10)]
+SEEDS = [pytest.param(n, marks=[] if n == 0 else pytest.mark.deep) for n in range(10)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -176,7 +176,7 @@ def test_after_a_lost_connection_each_later_run_of_the_process_works(
     assert no_tracebacks(caplog)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("connection", range(1, LAST + 1))
 def test_any_one_connection_may_be_lost_at_any_message(

@@ -1,8 +1,8 @@
 """The run of a workflow that is killed at any moment continues: no step that has ended runs again,
 and no work is lost.
 
-``make test`` uses a sample of the moments; the others are marked ``slow``
-(``make test AGENTS=all``).
+``make test`` uses a sample of the moments; the others are marked ``deep``
+(``make test-all``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from corral.testing import Call, ModelServer, Request, Turn
 
 SHARES = 200
 SAMPLE = (3, 97, 180)
-"""Not slow."""
+"""Not deep."""
 SERVER_MOMENTS, SERVER_SAMPLE = 60, (14, 46)
 """About the number of moments of a run on a server."""
 
@@ -58,7 +58,7 @@ STEPS = ("plan", "part_0", "part_1", "part_2", "merge", "check")
 
 def shares(count: int, sample: tuple[int, ...]) -> list[object]:
     return [
-        pytest.param(share, marks=[] if share in sample else pytest.mark.slow)
+        pytest.param(share, marks=[] if share in sample else pytest.mark.deep)
         for share in range(count)
     ]
 

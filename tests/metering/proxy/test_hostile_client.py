@@ -105,7 +105,7 @@ async def test_the_real_key_is_sent_in_one_place_only_and_every_model_call_is_co
         await attack(wire, 150, base)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.vendor)
 async def test_2500_hostile_requests_of_each_wire(wire: HostileWire) -> None:

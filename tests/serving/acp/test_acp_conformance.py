@@ -48,7 +48,7 @@ async def test_the_builtin_agent_passes_every_scenario_through_corral_acp(
     assert [row.outcome for row in report.rows] == ["pass"] * len(SCENARIOS), str(report)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 @pytest.mark.timeout(400)
 async def test_the_gemini_cli_passes_every_scenario_through_corral_acp(

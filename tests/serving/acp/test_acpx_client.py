@@ -66,7 +66,7 @@ class Acpx:
             time.sleep(0.1)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_node22
 @needs_acpx
 def test_acpx_prompts_answers_permissions_continues_a_session_and_cancels(

@@ -418,7 +418,7 @@ async def test_the_files_of_two_sessions_are_asked_for_by_their_sessions(
     assert asked == {(ours.session, f"{ours.workspace}/a.txt"), (second, f"{other}/a.txt")}
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 async def test_the_gemini_cli_behind_corral_writes_through_the_editor(workspace: Path) -> None:
     (workspace / "a.txt").write_text("saved\n")

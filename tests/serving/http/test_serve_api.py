@@ -381,7 +381,7 @@ async def test_twenty_clients_stream_at_once_without_loss(ours: BuiltinAgent) ->
     await stream_at_once(ours, 20)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 async def test_two_hundred_clients_stream_at_once_without_loss(ours: BuiltinAgent) -> None:
     await stream_at_once(ours, 200)

@@ -21,7 +21,7 @@ needs_inspector = pytest.mark.skipif(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @needs_node22
 @needs_inspector
 def test_the_inspector_lists_the_tools_and_runs_an_agent(ours: BuiltinAgent) -> None:

@@ -27,14 +27,14 @@ pytestmark = pytest.mark.whole_program
 DOCS = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
 AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 SAMPLE = 4
-"""Attempts of each class and cell in the everyday run; AGENTS=all makes all of them."""
+"""Attempts of each class and cell in the everyday run; make test-all makes all of them."""
 SMALLER_SAMPLES = {"opencode-cli": 1}
 """A start of this agent takes 6 seconds of CPU time."""
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
 """Without the ACP file methods, which need no real program: tests/testing/attack/test_attack.py."""
 EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
 DEFAULT_EVERY_DAY = ("corral",)
-"""Of the other agents, ``default`` is attacked with AGENTS=all: it is ``edits`` without edits."""
+"""Of the other agents, ``default`` is attacked by make test-all: it is ``edits`` without edits."""
 SELDOM = frozenset(
     {
         ("gemini-acp", "rules"),
@@ -45,7 +45,7 @@ SELDOM = frozenset(
         ("opencode-cli", "all"),  # it allows everything, and a start of this agent takes seconds
     }
 )
-"""Attacked with AGENTS=all: otherwise through the other interface of the same program."""
+"""attacked by make test-all: otherwise through the other interface of the same program."""
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def cases(policies: tuple[str, ...], *more: pytest.MarkDecorator) -> Iterator[ob
                 continue
             seldom = policy == "default" and name not in DEFAULT_EVERY_DAY
             seldom = seldom or (name, policy) in SELDOM
-            rare = [pytest.mark.slow] if seldom else []
+            rare = [pytest.mark.deep] if seldom else []
             yield pytest.param(name, policy, marks=[*marks, *more, *rare])
 
 
@@ -172,6 +172,6 @@ async def test_enforced_cells_withstand_and_open_cells_work(name: str, policy: s
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("name", "policy"), [*cases(tuple(POLICIES), pytest.mark.slow)])
+@pytest.mark.parametrize(("name", "policy"), [*cases(tuple(POLICIES), pytest.mark.deep)])
 async def test_enforced_cells_withstand_every_attempt(name: str, policy: str) -> None:
     await attack(name, policy)

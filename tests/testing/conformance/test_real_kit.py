@@ -95,7 +95,7 @@ def seen(row: Row) -> tuple[Outcome, str]:
 
 def cases() -> Iterator[object]:
     """Where two agents drive the same program, each plays every second tier, and all of them with
-    AGENTS=all: a start of some programs takes seconds of a processor."""
+    make test-all: a start of some programs takes seconds of a processor."""
     transports: dict[str, list[str]] = {}
     for name in PROGRAMS:
         transports.setdefault(mark_of(name), []).append(name)
@@ -107,7 +107,7 @@ def cases() -> Iterator[object]:
             # The attack kit tries all permissions, and more.
             left_out = left_out or tier in COVERED.get(mark_of(name), ())
             is_slow = has_program and (left_out or tier == "permissions")
-            yield pytest.param(name, tier, marks=[*marks, *([pytest.mark.slow] if is_slow else [])])
+            yield pytest.param(name, tier, marks=[*marks, *([pytest.mark.deep] if is_slow else [])])
     for name in WIRES:
         yield pytest.param(name, "", marks=[])
 

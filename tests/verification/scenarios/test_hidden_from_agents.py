@@ -98,7 +98,7 @@ async def test_an_agent_that_searches_finds_nothing(
     assert CANARY in reports[0].read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("number", range(100))
 async def test_a_hundred_runs_find_nothing(workspace: Path, held_out: Path, number: int) -> None:
