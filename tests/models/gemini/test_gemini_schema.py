@@ -98,6 +98,19 @@ MERGED: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
         },
     ),
     (
+        [
+            {"anyOf": [{"type": "string"}, {"type": "number"}]},
+            {"anyOf": [{"type": "integer"}, {"minimum": 1}]},
+        ],
+        {
+            "anyOf": [
+                {"type": "STRING", "minimum": 1},
+                {"type": "INTEGER"},
+                {"type": "NUMBER", "minimum": 1},
+            ]
+        },
+    ),
+    (
         [{"type": "array", "items": {"type": "string"}}, {"items": {"minLength": 1}}],
         {"type": "ARRAY", "items": {"type": "STRING", "minLength": 1}},
     ),
@@ -121,7 +134,11 @@ def test_the_schemas_of_an_all_of_are_merged(
         ({"enum": ["a"]}, {"enum": ["b"]}),
         (
             {"anyOf": [{"type": "string"}, {"type": "number"}]},
-            {"anyOf": [{"type": "string"}, {"type": "boolean"}]},
+            {"anyOf": [{"type": "boolean"}, {"type": "object"}]},
+        ),
+        (
+            {"anyOf": [{"type": "string", "maxLength": number} for number in range(9)]},
+            {"anyOf": [{"type": "string", "minLength": number} for number in range(9)]},
         ),
     ],
 )
@@ -194,6 +211,15 @@ def test_the_alternatives_of_a_tools_parameters_are_one_object(key: str) -> None
     }
     assert converted["required"] == ["always", "both", "kind"]
     assert warning.startswith("look: the alternatives")
+
+
+def test_no_parameter_of_several_alternatives_is_lost() -> None:
+    parts: list[Any] = [
+        {"anyOf": [{"type": "object", "properties": {name: {"type": "string"}}} for name in names]}
+        for names in ("ab", "cd")
+    ]
+    converted, _ = to_gemini_parameters("look", {"allOf": parts})
+    assert converted["properties"] == {name: {"type": "STRING"} for name in "acdb"}
 
 
 @pytest.mark.parametrize(

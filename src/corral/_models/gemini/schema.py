@@ -13,6 +13,8 @@ from corral.values import Json, JsonObject, as_list, as_object, as_objects, as_t
 MAX_COPIED = 5000
 """Parts of schemas that replace references to them. Recursive types would need infinitely many, and
 a few definitions that refer to one another often many millions."""
+MAX_CHOICES = 32
+"""Alternatives of which each is merged from one of two schemas."""
 MAX_DEPTH = 64
 """References within one another that are replaced."""
 TYPES = {"string", "number", "integer", "boolean", "array", "object"}
@@ -201,6 +203,8 @@ class _Conversion:
                 both[key] = [*as_list(mine), *as_list(theirs)]
             elif key == "enum" and (common := {*as_texts(theirs)}.intersection(as_texts(mine))):
                 both[key] = [value for value in as_texts(mine) if value in common]
+            elif key == "anyOf" and (choices := self._merge_choices(mine, theirs)):
+                both[key] = [*choices]
             elif isinstance(mine, int | float) and isinstance(theirs, int | float):
                 both[key] = (max if key.startswith("min") else min)(mine, theirs)
             elif (mine, theirs) in (("INTEGER", "NUMBER"), ("NUMBER", "INTEGER")):
@@ -213,12 +217,23 @@ class _Conversion:
             both.pop("nullable", None)
         return both
 
+    def _merge_choices(self, mine: Json, theirs: Json) -> list[JsonObject]:
+        """The alternatives of which each fits one of both; none if there would be too many."""
+        pairs = [(one, other) for one in as_objects(mine) for other in as_objects(theirs)]
+        fitting = [(one, other) for one, other in pairs if _types_fit(one, other)]
+        return [self._merge(*pair) for pair in fitting] if len(pairs) <= MAX_CHOICES else []
+
     def _merge_properties(self, one: JsonObject, other: JsonObject) -> JsonObject:
         return {**one, **other} | {
             name: self._merge(as_object(one[name]), as_object(other[name]))
             for name in one
             if name in other
         }
+
+
+def _types_fit(one: JsonObject, other: JsonObject) -> bool:
+    types = {schema["type"] for schema in (one, other) if "type" in schema}
+    return len(types) < 2 or types == {"INTEGER", "NUMBER"}
 
 
 def _find_target(reference: str, root: JsonObject) -> JsonObject | None:

@@ -124,9 +124,9 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
 def key_known(graph: Graph, values: Collection[str] = ()) -> Iterator[Problem]:
-    """A key in a placeholder or a condition is set: by the engine, a node, or ``values`` of a run.
-    A key that a prompt or a command mentions counts as set, because agents and commands may report
-    any key."""
+    """A key in a placeholder, a condition or ``items`` is set: by the engine, a node, or ``values``
+    of a run. A key that a prompt or a command mentions counts as set, because agents and commands
+    may report any key."""
     if not (used := _find_uses(graph)):
         return
     set_keys = {*ENGINE_KEYS, *values}
@@ -171,7 +171,8 @@ Uses: TypeAlias = dict[str, list[tuple[str, Node | Edge]]]
 
 
 def _find_uses(graph: Graph) -> Uses:
-    """Each key in a placeholder or a condition."""
+    """Each key in a placeholder, a condition or ``items``. One word there is a key: as a list of
+    one item it would need no node of its own."""
     uses: Uses = {}
 
     def add(key: str, text: str, owner: Node | Edge) -> None:
@@ -192,6 +193,8 @@ def _find_uses(graph: Graph) -> Uses:
             if isinstance(value, str) and "{{" in value:
                 for key in dict.fromkeys(templates.placeholders(value)):
                     add(key, f"{{{{{key}}}}} in {name} of {node.id}", node)
+            if name == "items" and _WORD.fullmatch(word := str(value).strip()):
+                add(word, f"items of {node.id}", node)
             if name in CONDITIONS:
                 compiled = partial(conditions.compile, str(value))
                 add_condition(compiled, f"{name} of {node.id}", node)
