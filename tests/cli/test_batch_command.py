@@ -143,6 +143,26 @@ def test_bad_input_is_an_error_before_anything_is_started(
     assert not (Path(os.environ["CORRAL_HOME"]) / "batches").exists()
 
 
+def test_after_a_kill_the_same_command_goes_on_with_another_scripted_model(workspace: Path) -> None:
+    """The first one ended with its command, and the agents of the tasks are still there."""
+    words = (put(workspace, 1), "-p", "task {{n}}", "-o", "r.jsonl", "--model", MODEL)
+    script = workspace / "fake.toml"
+    script.write_text("[[turn]]\nhang = true\n")
+    process = start(*words, "--fake", script.name, cwd=workspace, env={})
+    jobs = Path(os.environ["CORRAL_HOME"]) / "hosts"
+    try:
+        while not [*jobs.glob("*/jobs/*/started.*")]:
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
+    script.write_text('[[turn]]\ntext = "Hi."\n')
+    done = corral("batch", *words, "--fake", script.name, cwd=workspace, timeout=100)
+    assert done.returncode == 0, done.stderr
+    assert results_of(workspace / "r.jsonl")["1"]["text"] == "Hi."
+
+
 def test_after_a_kill_the_same_command_repeats_no_task(
     workspace: Path, model: CountingModel
 ) -> None:

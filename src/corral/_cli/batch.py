@@ -34,6 +34,7 @@ from corral._cli.options import (
     read_prompt,
     resolve_last,
     run_options,
+    script_option,
     task_limit_options,
 )
 from corral._cli.ui.tables import format_cost, format_time, table
@@ -213,6 +214,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     )
     batch.collects = False
     batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
+    batch.restarts_jobs = bool(script_option())  # the scripted model of a killed command is gone
     try:
         report = run_cancellable(batch.run_to_end(), progress)
     except BrokenPipeError:

@@ -32,6 +32,7 @@ from corral._cli.options import (
     read_prompt_and_stdin,
     run_argument,
     run_options,
+    script_option,
 )
 from corral._cli.run_result import read_schema
 from corral._cli.ui.terminal import echo, echo_err, echo_json
@@ -232,10 +233,12 @@ def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int
         with progress:
             return await comparison.run_to_end()
 
+    comparison.restarts_jobs = bool(script_option())  # a killed command's scripted model is gone
     found = run_cancellable(run_to_end())
     if found is None:
-        name = "" if comparison.plan is None else comparison.plan.name
-        echo_err("corral: interrupted" + (f"; continue: corral compare resume {name}" * bool(name)))
+        plan = comparison.plan
+        command = "" if plan is None else f"corral compare resume {plan.name}{script_option()}"
+        echo_err("corral: interrupted" + (f"; continue: {command}" * bool(command)))
         return INTERRUPTED
     if not (progress.prints_answers and shown.quiet):
         _print(found, as_json=shown.as_json, err=progress.prints_answers)
@@ -244,7 +247,7 @@ def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int
     if comparison.batch is not None and comparison.batch.report.stopped:
         echo_err(
             "corral: the budget is spent; to continue: corral compare resume"
-            f" {found.id} --max-cost AMOUNT"
+            f" {found.id} --max-cost AMOUNT{script_option()}"
         )
         return BUDGET
     return 0 if found.is_complete else INCOMPLETE
@@ -365,6 +368,7 @@ def apply(name: str, attempt: str, check: bool) -> None:
 @OUTPUT
 @option("Output", "--json as_json", "Print the results as one JSON object.")
 @option("Output", "-q --quiet", "Print only the table.")
+@FAKE
 def resume(
     name: str,
     retry_missing: bool,

@@ -202,6 +202,8 @@ class Comparison:
         self.plan: ComparisonPlan | None = None
         """Set when it has started."""
         self.batch: Batch | None = None
+        self.restarts_jobs = False
+        """Of ``service.resume``."""
 
     def __await__(self) -> Generator[Any, None, ComparisonSummary]:
         return self.run_to_end().__await__()
@@ -222,6 +224,7 @@ class Comparison:
         """Run the comparison to its end."""
         plan = await self.prepare()
         self.batch = _batch(plan, self._settings)
+        self.batch.restarts_jobs = self.restarts_jobs
         await self.batch.run_to_end()
         return self.summary()
 

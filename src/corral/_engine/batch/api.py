@@ -176,6 +176,8 @@ class Batch(Generic[T_co]):
         """Whether the report contains the results."""
         self.command: BatchCommand | None = None
         """The command line that runs it, for ``corral batches resume``."""
+        self.restarts_jobs = False
+        """Of ``service.resume``."""
         self._stopwatch = Stopwatch()
         self._tally = BatchTally("", 0)
         self._stopped: Literal["", "budget"] = ""
@@ -275,7 +277,7 @@ class Batch(Generic[T_co]):
             if options.durable:
                 user = await stack.enter_async_context(process_engine.used(options.db))
                 state = await stack.enter_async_context(
-                    durable_state(options, spec, out, self.command, user)
+                    durable_state(options, spec, out, self.command, user, self.restarts_jobs)
                 )
             else:
                 from corral._metering.budget import memory_budget

@@ -15,6 +15,7 @@ import msgspec
 from corral._core import stored_formats
 from corral._core.stored_formats import JOURNAL
 from corral._engine import process_engine
+from corral._engine.agent_host import client as agent_host_client
 from corral._engine.batch.batch_store import (
     COMMAND,
     BatchCommand,
@@ -118,9 +119,10 @@ async def durable_state(
     out: OutputFile | None,
     command: BatchCommand | None,
     user: EngineUser,
+    restarts_jobs: bool = False,
 ) -> AsyncGenerator[ResumeState]:
-    """The state of a durable batch, with the engine running. ``command`` is stored with it. Raises
-    ``ConfigError``."""
+    """The state of a durable batch, with the engine running. ``command`` is stored with it.
+    ``restarts_jobs``: of ``service.resume``. Raises ``ConfigError``."""
     what = f"the batch {spec.name!r}"
     await asyncio.to_thread(database.check_not_elsewhere, user.database, what, spec.name)
     await asyncio.to_thread(database.prepare, user.database)
@@ -140,6 +142,9 @@ async def durable_state(
 
     user.on_death.append(end_for_dead_user)
     try:
+        if restarts_jobs:
+            for earlier in await store_thread.call(partial(BatchStore.rounds, name=spec.name)):
+                await asyncio.to_thread(agent_host_client.retire, earlier.id, at_once=True)
         state = await _resume(store_thread, options, spec, out)
         if command is not None:
             label: dict[str, Json] = {COMMAND: command.label()}
