@@ -158,7 +158,6 @@ RECORDS: Mapping[str, AgentRecord] = {
             own_prompt="# Core Mandates",
             calls_per_turn=100,
             writes_outside=False,
-            reports_hidden_calls=False,
         ),
         AgentRecord(
             name="claude-cli",

@@ -453,6 +453,9 @@ class AcpTransport(msgspec.Struct, frozen=True, kw_only=True):
     conversation_files: str = ""
     """Pattern, relative to the private home, of the files of a conversation. ``{}`` stands for the
     first eight characters of its id."""
+    read_refused_calls: Callable[[bytes], list[RawEvent]] | None = None
+    """What a prompt added to those files → events of the calls that the agent refused and did not
+    report."""
     rename_to_load: Callable[[Sequence[str], str, float], dict[str, str]] | None = None
     """(names of those files, conversation id, time) → old name → new name, for the files that must
     be renamed before the conversation is loaded."""

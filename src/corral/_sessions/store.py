@@ -314,18 +314,22 @@ def _remove_links(home: Path, name: str, linked: Sequence[str]) -> None:
             (home / folder).unlink()
 
 
+def conversation_files(transport: AcpTransport, home: Path, session: str) -> list[Path]:
+    """The files in which the agent has stored this conversation."""
+    real = os.path.realpath(home)
+    return [
+        file
+        for file in home.glob(transport.conversation_files.format(session[:8]))
+        if os.path.realpath(file.parent).startswith(real + os.sep)  # not through a link
+    ]
+
+
 def make_loadable(transport: AcpTransport, record: SessionRecord) -> None:
     """Rename files so that the agent can load the session's conversation."""
     session = record.meta.session_id
     if transport.rename_to_load is None or session is None:
         return
-    pattern = transport.conversation_files.format(session[:8])
-    home = os.path.realpath(record.home)
-    found = {
-        file.name: file
-        for file in record.home.glob(pattern)
-        if os.path.realpath(file.parent).startswith(home + os.sep)  # not through a link
-    }
+    found = {file.name: file for file in conversation_files(transport, record.home, session)}
     try:
         for old, new in transport.rename_to_load([*found], session, time.time()).items():
             found[old].rename(found[old].with_name(new))

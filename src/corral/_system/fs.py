@@ -192,6 +192,16 @@ def read_small(path: AnyPath, limit: int) -> bytes | None:
     return data if len(data) <= limit else None
 
 
+def read_from(path: AnyPath, start: int, limit: int) -> bytes:
+    """At most ``limit`` bytes of a regular file from ``start`` on; none if it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(start)
+            return file.read(limit)
+    except OSError:
+        return b""
+
+
 def write_atomically(
     path: str | os.PathLike[str],
     data: bytes,

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from corral._agents.gemini.stream import Frames, translator
+from corral._agents.gemini.stream import Frames, read_refused_calls, translator
 from corral._protocol.ndjson import NdjsonStream, TurnEnd
+from corral.events import ToolResult, ToolUse
 from corral.values import Usage
 
 SEARCH = b'{"type":"tool_use","tool_name":"google_web_search","tool_id":"s","parameters":{}}\n'
@@ -68,3 +69,24 @@ def test_odd_statistics_leave_the_answer_complete(odd: Any) -> None:
 def test_more_cached_tokens_than_input_are_not_counted_as_complete() -> None:
     assert counted(result({**GOOD, "cached": 61})) == Usage(input=60, output=40, coverage="partial")
     assert counted(result({**GOOD, "total_tokens": 99})).coverage == "partial"
+
+
+def test_refused_calls_are_read_from_the_stored_conversation() -> None:
+    def line(name: str, error: str, **message: Any) -> bytes:
+        answer = {"id": f"{name}-1", "name": name, "response": {"error": error}}
+        return json.dumps({"content": [{"functionResponse": answer}], **message}).encode()
+
+    stored = [
+        line("run_shell_command", 'Tool "run_shell_command" not found in registry.'),
+        line("read_file", 'It says: Tool "read_file" not found in registry.'),
+        line("no_such_tool", 'Tool "no_such_tool" not found in registry.'),
+        b'{"$set":{"messages":[' + line("glob", 'Tool "glob" not found in registry.') + b"]}}",
+        b'{"content": "not found in registry',
+    ]
+    events = read_refused_calls(b"\n".join(stored))
+    results = {each.name: each.status for each in events if isinstance(each, ToolResult)}
+    assert results == {"run_shell_command": "denied", "no_such_tool": "error"}
+    assert [each.call_id for each in events if isinstance(each, ToolUse)] == [
+        "run_shell_command-1",
+        "no_such_tool-1",
+    ]

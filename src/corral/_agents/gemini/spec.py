@@ -162,8 +162,8 @@ _ACP = msgspec.structs.replace(
     notes=(
         "Every shell command is a permission request, even one that the CLI considers "
         "harmless. Sub-agents and skills need `--approve all`. It refuses by itself "
-        "command substitution (`$(…)`). It does not report a call of a tool that was not "
-        "offered (`denied_complete` is false). `reasoning_effort` sets how much its "
+        "command substitution (`$(…)`). A call of a tool that was not offered is reported at "
+        "the end of the turn, without its arguments. `reasoning_effort` sets how much its "
         "models think, also with `gemini-cli`."
     ),
     transport=AcpTransport(
@@ -173,13 +173,13 @@ _ACP = msgspec.structs.replace(
         model_at_start=True,
         drops_media_beside_files=True,
         conversation_files=launch.CONVERSATION_FILES,
+        read_refused_calls=stream.read_refused_calls,
         rename_to_load=launch.rename_to_earlier,
         sessions_per_process=40,
         bytes_per_process=1024**3,
     ),
     controls=controls.controls_acp,
     probe=msgspec.structs.replace(_PROBE, reports_denials=False),
-    reports_all_denials=False,
     keeps_unfinished="with_tools",  # else the prompt is removed from the conversation
     needs_links=False,
     launch=launch.launch_acp,

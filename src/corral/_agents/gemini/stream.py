@@ -37,7 +37,16 @@ from corral._protocol.common_events import (
 from corral._protocol.ndjson import RawEvent, Translate, TurnEnd
 from corral.errors import CorralError
 from corral.events import Error, Init, ToolKind, ToolResult, ToolStatus, ToolUse
-from corral.values import Json, JsonObject, Usage, as_object, as_objects, int_or_none, text_or_none
+from corral.values import (
+    Json,
+    JsonObject,
+    Usage,
+    as_object,
+    as_objects,
+    decode_or_none,
+    int_or_none,
+    text_or_none,
+)
 
 TOOLS = controls.KINDS
 
@@ -214,6 +223,25 @@ def tool_result(frame: ToolResultFrame, name: str) -> ToolResult:
         return ToolResult(frame.tool_id, status, output=shown, error=reason or None)
     failed = None if status == "success" else message or None
     return ToolResult(frame.tool_id, status, output=output, error=failed)
+
+
+def read_refused_calls(lines: bytes) -> list[RawEvent]:
+    """The calls of tools that are not offered, in what the CLI stored of a conversation: over ACP
+    it does not report them."""
+    events: list[RawEvent] = []
+    for line in lines.splitlines():
+        if b"not found in registry" not in line:
+            continue
+        for part in as_objects(as_object(decode_or_none(line)).get("content")):
+            answer = as_object(part.get("functionResponse"))
+            id, name = text_or_none(answer.get("id")), text_or_none(answer.get("name"))
+            error = f'Tool "{name}" not found in registry.'
+            if id and name and as_object(answer.get("response")).get("error") == error:
+                events.append(build_tool_use(id, name, {}, kind=kind_of(name)))
+                status: ToolStatus = "denied" if controls.is_agent_tool(name) else "error"
+                message = unavailable_message(name) if status == "denied" else error
+                events.append(ToolResult(id, status, name=name, error=message))
+    return events
 
 
 _DENIED = {

@@ -26,6 +26,7 @@ from corral._protocol.acp.frames import (
 )
 from corral._protocol.ndjson import RawEvent
 from corral._sessions.acp.connection import AcpConnection, AcpSession
+from corral._sessions.acp.conversation_tail import ConversationTail
 from corral._sessions.backends.base import Backend, Fail, unclean_exit
 from corral._sessions.event_normalizer import EventNormalizer
 from corral._sessions.permissions import Asker
@@ -106,6 +107,7 @@ class AcpBackend(Backend):
         self._reported_start = False
         self._drain_until: float | None = None
         self._is_drained = False
+        self._tail: ConversationTail | None = None
 
     @property
     def session_id(self) -> str | None:
@@ -240,6 +242,10 @@ class AcpBackend(Backend):
         if connection is None or session is None:
             raise RuntimeError("prepare first")
         session.is_abandoned = False
+        if self._prepared.acp.read_refused_calls is not None:
+            self._tail = await in_thread(
+                ConversationTail, self._prepared.acp, connection.program.home, session.session_id
+            )
         if session.was_prompted:
             connection.drop_late_text(session)
         session.was_prompted = True
@@ -332,7 +338,13 @@ class AcpBackend(Backend):
         items: list[RawEvent] = []
         if session is not None:
             items, session.inbox = session.inbox, []
-        return items + warnings
+        return items + await self._refused_calls() + warnings
+
+    async def _refused_calls(self) -> list[RawEvent]:
+        read = self._prepared.acp.read_refused_calls
+        if read is None or self._tail is None:
+            return []
+        return read(await in_thread(self._tail.read))
 
     async def close(self) -> None:
         """Items that come after the turn was closed are dropped."""

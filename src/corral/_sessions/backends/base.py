@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, runtime_checkable
 
 from msgspec.structs import replace
@@ -153,6 +154,11 @@ class AgentProgram:
         self.launch: Launch | None = None
         self.argv: tuple[str, ...] = ()
         self.process: Process | None = None
+
+    @property
+    def home(self) -> Path:
+        """The private home."""
+        return self._record.home
 
     async def prepare(
         self,

@@ -1,0 +1,33 @@
+"""What one prompt adds to the files in which an agent stores its conversation."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from corral._agents.spec import AcpTransport
+from corral._sessions.store import conversation_files
+from corral._system import fs
+
+MOST_BYTES = 16 * 1024**2
+"""Read from one file: the files are the agent's."""
+
+
+class ConversationTail:
+    """The end of the files, from what was there when this was made. Blocking."""
+
+    def __init__(self, transport: AcpTransport, home: Path, session: str) -> None:
+        self._transport, self._home, self._session = transport, home, session
+        self._sizes: dict[str, int] = {}
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                self._sizes[file.name] = fs.status(file).st_size
+
+    def read(self) -> bytes:
+        """What cannot be read is left out."""
+        return b"".join(
+            fs.read_from(file, self._sizes.get(file.name, 0), MOST_BYTES) for file in self._files()
+        )
+
+    def _files(self) -> list[Path]:
+        return conversation_files(self._transport, self._home, self._session)
