@@ -104,6 +104,17 @@ def test_all_values_in_an_answer_share_the_steps() -> None:
     assert find("[-1] " * 10_000 + "[1000]", schema).complaints
 
 
+def patterns(count: int, pattern: str) -> JsonObject:
+    """A schema with patterns that differ at their ends."""
+    return {"properties": {f"p{n}": {"pattern": f"{pattern}{n}"} for n in range(count)}}
+
+
+def test_the_patterns_of_a_usual_schema_are_compiled() -> None:
+    for pattern in (r"^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}", r"^[a-z][a-z0-9_]{0,62}$", "^sha256:"):
+        schema_of(patterns(50, pattern))
+    schema_of({"pattern": "|".join(f"word{n}" for n in range(900))})
+
+
 CHAIN: dict[str, Json] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(3_000)}
 
 
@@ -120,10 +131,12 @@ CHAIN: dict[str, Json] = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(
         ({"$ref": "#/$defs/d0", "$defs": {**CHAIN, "d3000": {}}}, "deep|too large"),
         ({"properties": {f"p{n}": {} for n in range(300_000)}}, "too large"),
         ({"enum": [[[number]] for number in range(10_000)]}, "too large"),
-        (
-            {"properties": {f"p{n}": {"pattern": rf"a{n}"} for n in range(3_000)}},
-            "too large",
-        ),
+        ({"pattern": "(a|b)" * 3_000}, "pattern .* more than 10,000 characters"),
+        (patterns(3_000, "a"), "too large"),
+        (patterns(20, "(x{1,900})" * 3), "too large"),  # each takes milliseconds
+        (patterns(20, r"((\pL{9}){9}){9}"), "too large"),
+        (patterns(90, r"[^\pL\pN\pS\pP]{1000}"), "too large"),
+        (patterns(5, r"\pL+\p{Greek}*" * 50), "too large"),
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -83,6 +83,35 @@ def test_a_wrong_field_is_named(fields: dict[str, Any], message: str) -> None:
     assert message in str(caught.value)
 
 
+LONG = "a" * 200_000
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"policy": {"writable": [f"out/{number}" for number in range(50_000)]}},
+        {"policy": {"shell_rules": [f"deny a{number}" for number in range(50_000)]}},
+        {"policy": {"deny_tools": [LONG]}},
+        {"policy": {LONG: "deny"}},
+        {"policy": LONG},
+        {"agent": LONG},
+        {"model": LONG},
+        {"cwd": "../" * 50_000},
+        {"timeout": "1h" * 50_000},
+        {"session": LONG},
+        {"reasoning_effort": LONG},
+        {"output_schema": {"title": LONG * 6}},
+        {LONG: 1},
+    ],
+    ids=lambda fields: str(fields)[:40],
+)
+def test_a_field_that_takes_long_to_check_is_refused_in_few_words(fields: dict[str, Any]) -> None:
+    """All requests are checked in one event loop: each path in the file system, for example."""
+    with pytest.raises(ConfigError) as refused:
+        request(**fields)
+    assert len(str(refused.value)) < 500
+
+
 def test_a_request_that_is_no_object_is_refused() -> None:
     wrong: tuple[object, ...] = (None, [], "run", 7)
     for given in wrong:
@@ -209,6 +238,15 @@ def test_an_empty_or_huge_prompt_is_refused(workspace: Path) -> None:
     for prompt in ("", " \n", "x" * (9 << 20)):
         with pytest.raises(PromptError):
             allowance(workspace).check(request(prompt=prompt))
+
+
+def test_the_texts_of_a_request_may_be_large() -> None:
+    text = "x" * 900_000
+    assert request(prompt=text * 9).prompt == text * 9
+    asked = {"pipeline": "p", "goal": text, "values": {"a": text}}
+    assert read_request(asked, PipelineRequest, set_by=STARTER).values == {"a": text}
+    with pytest.raises(ConfigError, match="values has more than 1,048,576 bytes"):
+        read_request({"pipeline": "p", "values": {"a": text * 2}}, PipelineRequest, set_by=STARTER)
 
 
 def test_only_named_pipelines_run(workspace: Path) -> None:

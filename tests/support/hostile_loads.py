@@ -93,9 +93,18 @@ def _schemas(target: Target) -> bytes:
     return b"".join(calls)
 
 
-def _large_body(target: Target) -> bytes:
+def _large_bodies(target: Target) -> bytes:
     nested: list[object] = [[[n], {"a": [n]}] for n in range(100_000)]
-    return _call(target, {"prompt": "x", "output_schema": {"enum": nested}})
+    folders = [f"folder/{n}" for n in range(300_000)]
+    requests: tuple[dict[str, object], ...] = (
+        {"output_schema": {"enum": nested}},
+        {"policy": {"preset": "reads", "writable": folders}},
+        {"agent": "gemini" * 500_000},
+        {"cwd": "../" * 1_000_000},
+        {"timeout": "1h" * 1_000_000},
+        {"prompt" * 500_000: 1},
+    )
+    return b"".join(_call(target, {"prompt": "x", **each}) for each in requests)
 
 
 class Load(NamedTuple):
@@ -142,7 +151,7 @@ LOADS: dict[str, Load] = {
         lambda t: _head(t, path="/openapi.json") * 500, reads=False, connections=120
     ),
     "hostile schemas": Load(_schemas, connections=4),
-    "large bodies": Load(_large_body, connections=4),
+    "large bodies": Load(_large_bodies, connections=4),
 }
 
 

@@ -22,6 +22,8 @@ LAST = "last"
 """The name of the newest run (``corral._runs.find.find_last``)."""
 MAX_LISTED = 10
 """Ids that an error lists."""
+LONGEST_NAME = 200
+"""Characters of a name that is compared with the known ones: the time grows with the length."""
 
 
 class NamedSpec(Protocol):
@@ -85,7 +87,7 @@ class SpecLookup(Generic[S]):
 
         specs = [*self.all()]
         known = [n for s in specs for n in (s.name, *s.aliases)]
-        if near := get_close_matches(name, known, 1, 0.75):
+        if near := get_close_matches(name[:LONGEST_NAME], known, 1, 0.75):
             return f"Did you mean {near[0]!r}?"
         return otherwise or f"Known: {', '.join(sorted({spec.name for spec in specs}))}."
 
@@ -131,7 +133,7 @@ def nearest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """``did you mean 'model'?``, if a known name is similar; else ``otherwise``."""
     from difflib import get_close_matches  # only errors need it
 
-    near = get_close_matches(name, [*known], 1)
+    near = get_close_matches(name[:LONGEST_NAME], [*known], 1)
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 

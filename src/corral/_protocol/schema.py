@@ -29,7 +29,6 @@ from corral._core.display import shorten
 from corral._protocol.validation import (
     LENGTH_LIMITS,
     LIMITS,
-    PATTERN_STEPS,
     TYPES,
     OutOfSteps,
     Steps,
@@ -363,7 +362,8 @@ def _schema_from_json(json: JsonObject, name: str | None) -> Schema[Json]:
     if border.wrong:
         errors = "; ".join(dict.fromkeys(border.wrong[:MAX_ERRORS]))
         raise SchemaInvalid(f"the schema cannot be used: {errors}", hint=border.hint)
-    return Schema(name or str(json.get("title") or "result"), json, border.validator)
+    name = name or shorten(str(json.get("title") or "result"))
+    return Schema(name, json, border.validator)
 
 
 def _has_more_parts(value: Json, most: int) -> bool:
@@ -425,9 +425,8 @@ class _Border:
     def _compile(self, pattern: str) -> None:
         if pattern in self.validator.patterns:
             return
-        self._steps.take(PATTERN_STEPS)
         try:
-            self.validator.patterns[pattern] = compile_pattern(pattern)
+            self.validator.patterns[pattern] = compile_pattern(pattern, self._steps)
         except ValueError as error:
             self.wrong.append(f"pattern {shorten(pattern)!r}: {error}")
             self.hint = NO_LINEAR_PATTERN

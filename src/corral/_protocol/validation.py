@@ -19,6 +19,8 @@ for readers who see the schema.
 
 from __future__ import annotations
 
+import math
+import re
 import sys
 from collections.abc import Callable, Hashable, Iterable
 from difflib import get_close_matches
@@ -33,7 +35,13 @@ MAX_STEPS = 100_000
 """Of one check, or of all values in one answer: about half a second at most, and a value of 30,000
 parts."""
 PATTERN_STEPS = 1_000
-"""For a pattern to be compiled."""
+"""For a pattern to be compiled, beside its length."""
+CLASS_STEPS = 200
+"""For a class of Unicode in it: ``\\pL`` stands for hundreds of ranges."""
+REPETITION_STEPS = 6
+"""For each time that a part of it is repeated, at most 1,000: RE2 writes ``x{100}`` out."""
+LONGEST_PATTERN = 10_000
+"""Characters."""
 MATCHES_PER_STEP = 100
 """Comparisons of a character with an instruction of a pattern that count as one step."""
 PATTERN_MEMORY = 1 << 18
@@ -142,10 +150,24 @@ class _Pattern(Protocol):
     def search(self, text: bytes) -> object | None: ...
 
 
-def compile_pattern(pattern: str) -> _Pattern:
-    """A pattern for RE2. Raises ``ValueError`` for one that RE2 does not take."""
+_REPETITION = re.compile(r"\{(\d{1,4})(?:,(\d{0,4}))?\}")
+_UNICODE_CLASS = re.compile(r"\\[pP]|\[:\^")
+
+
+def compile_pattern(pattern: str, steps: Steps) -> _Pattern:
+    """A pattern for RE2. Raises ``ValueError`` for one that is too long or that RE2 does not take,
+    and ``OutOfSteps``."""
     import re2
 
+    if len(pattern) > LONGEST_PATTERN:
+        raise ValueError(f"it has more than {LONGEST_PATTERN:,} characters")
+    numbers = [int(most or least) for least, most in _REPETITION.findall(pattern)]
+    # Repetitions may be nested, up to 1,000 together.
+    repetitions = min(math.prod(numbers), 1000 * len(numbers))
+    classes = len(_UNICODE_CLASS.findall(pattern))
+    steps.take(
+        PATTERN_STEPS + len(pattern) + CLASS_STEPS * classes + REPETITION_STEPS * repetitions
+    )
     options = re2.Options()
     options.max_mem = PATTERN_MEMORY
     options.never_capture = True
@@ -267,9 +289,8 @@ class _Comparison:
     def _fits(self, value: str, pattern: str) -> bool:
         patterns = self._validator.patterns
         if pattern not in patterns:
-            self._steps.take(PATTERN_STEPS)
             try:
-                patterns[pattern] = compile_pattern(pattern)
+                patterns[pattern] = compile_pattern(pattern, self._steps)
             except ValueError:
                 patterns[pattern] = None
         compiled = patterns[pattern]

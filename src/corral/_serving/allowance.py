@@ -33,6 +33,7 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from corral._agents import registry
+from corral._core.display import shorten
 from corral._core.durations import seconds
 from corral._core.durations import text as duration_text
 from corral._core.lookup import nearest
@@ -51,7 +52,7 @@ from corral.events import Decision, ToolKind
 from corral.options import KNOWN
 from corral.policy import PRESETS, Policy, is_narrower, policy_from_table
 from corral.run_kwargs import RunKwargs
-from corral.values import Effort, JsonObject, convert_to, is_object
+from corral.values import Effort, Json, JsonObject, as_object, convert_to
 
 if TYPE_CHECKING:
     from corral._pipelines.loader import LoadedFiles
@@ -61,6 +62,12 @@ CallerAnswers: TypeAlias = Literal["nothing", "questions", "all"]
 gates of pipelines."""
 MAX_PROMPT = 8 << 20
 """Bytes of a prompt. An agent may take less."""
+LARGEST_FIELD = 16 << 10
+"""Bytes of a field of a request, as JSON, if it is no text for an agent: it is checked in the event
+loop, each path of a policy in the file system."""
+LARGEST_FIELDS = dict.fromkeys(("answers", "output_schema", "text", "values"), 1 << 20)
+LARGEST_FIELDS |= {"goal": MAX_PROMPT}
+"""Other fields that may be larger; ``check_prompt`` is for the prompt."""
 DEFAULT_TIMEOUT = 600.0
 
 T = TypeVar("T")
@@ -496,7 +503,7 @@ def read_request(given: object, kind: type[R], *, set_by: str) -> R:
     if is_too_deep(given):
         raise ConfigError(f"the request is wrong: {TOO_DEEP}")
     fields = kind.__struct_fields__
-    for name in given if is_object(given) else ():
+    for name in as_object(given):
         if name not in fields:
             if name in KNOWN:
                 raise NotPermitted(
@@ -504,11 +511,20 @@ def read_request(given: object, kind: type[R], *, set_by: str) -> R:
                     f" (set by {set_by})"
                 )
             advice = nearest(name, fields, f"it has {', '.join(fields)}")
-            raise ConfigError(f"the request has no field {name!r}: {advice}")
+            raise ConfigError(f"the request has no field {shorten(name)!r}: {advice}")
     try:
+        for name, value in as_object(given).items():
+            _check_size(name, value)
         return convert_to(given, kind)
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # or a lone surrogate
         raise ConfigError(f"the request is wrong: {error}") from error
+
+
+def _check_size(name: str, value: Json) -> None:
+    """Raise ``ConfigError`` for a field that is too large."""
+    most = LARGEST_FIELDS.get(name, LARGEST_FIELD)
+    if name != "prompt" and len(msgspec.json.encode(value)) > most:
+        raise ConfigError(f"the request is wrong: {name} has more than {most:,} bytes")
 
 
 def policy_text(policy: Policy) -> str:

@@ -19,6 +19,7 @@ from corral._serving import caller_runs
 from corral._serving.allowance import MAX_PROMPT, Allowance
 from corral._serving.http.application import openapi
 from corral._system import paths
+from corral._system.http import asgi_server
 from corral.events import from_json
 from corral.policy import Policy
 from corral.testing import Request, Turn, call, hang, say
@@ -347,6 +348,31 @@ async def test_a_client_that_leaves_is_no_error_and_its_run_goes_on(
 
 def _header(client: ServeClient) -> str:
     return f"Authorization: {client.headers['Authorization']}"
+
+
+async def test_a_client_leaves_requests_to_the_others(
+    ours: BuiltinAgent, two_clients: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ann waits and follows as often as the server permits: Bob is served."""
+    monkeypatch.setattr(asgi_server, "MOST_CONNECTIONS", 16)
+    async with served(allowance(ours, [hang("waits")]), two_clients) as server:
+        ann, bob = server.client("ann"), server.client("bob")
+        path = f"/v1/runs/{(await ann.start('hello'))['run']}"
+        calls = [f"{path}?wait=300", f"{path}/events"] * 8
+        waiting = [asyncio.create_task(ann.get(each)) for each in calls]
+        try:
+            while sum(each.done() for each in waiting) < 12:
+                await asyncio.sleep(0.01)
+            for each in filter(asyncio.Task.done, waiting):
+                status, error = each.result()
+                assert (status, error["error"]["code"]) == (429, "too_many_requests")
+            assert (await ann.get(path))[0] == 429
+            assert await bob.get("/v1/runs") == (200, {"runs": []})
+        finally:
+            for each in waiting:
+                each.cancel()
+        while (await ann.get(path))[0] == 429:
+            await asyncio.sleep(0.01)
 
 
 async def test_draining_is_not_ready_starts_nothing_and_serves_the_rest(

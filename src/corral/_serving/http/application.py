@@ -100,7 +100,16 @@ class ServeApp:
             response = error_response(401, "token", "the token is missing, wrong or expired")
             response.headers["WWW-Authenticate"] = "Bearer"
             return response
-        response = await endpoint.respond(ServiceCall(request, client, self.service))
+        if client.open_requests >= self.service.most_requests:
+            response = error_response(
+                429,
+                "too_many_requests",
+                f"{client.open_requests} requests of this client are open, and no more may be",
+                "Follow fewer runs at once, or ask for their states without wait.",
+            )
+        else:
+            with client.open_request():
+                response = await endpoint.respond(ServiceCall(request, client, self.service))
         if response.status_code in (429, 503):
             response.headers["Retry-After"] = "1"
         return response

@@ -136,7 +136,7 @@ async def run_events(call: ServiceCall) -> Response:
         raise NotFound("a pipeline has no stream of events here: wait for it")
     log = await asyncio.to_thread(runs.log, call.run)
     source = follow_events(runs, call.run, log, call.cursor or 0, call.client.closing)
-    return event_stream(call.service.counted_stream(source))
+    return event_stream(call.service.counted_stream(call.client, source))
 
 
 @ENDPOINTS.get(

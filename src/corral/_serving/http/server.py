@@ -21,7 +21,7 @@ import contextlib
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -31,6 +31,7 @@ from corral._serving.allowance import Allowance
 from corral._serving.caller_runs import CallerRun, CallerRuns
 from corral._serving.http.clients import ServiceClient, find_client, read_clients
 from corral._system import fs
+from corral._system.http.asgi_server import most_requests
 from corral._view.records import Conflict, Unavailable
 from corral.errors import CorralError
 
@@ -50,7 +51,17 @@ class ClientRuns:
         self.runs = runs
         self.closing: asyncio.Event = asyncio.Event()
         """Its streams end."""
+        self.open_requests: int = 0
+        """With its streams."""
         self._started: dict[str, tuple[bytes, asyncio.Future[str]]] = {}
+
+    @contextlib.contextmanager
+    def open_request(self) -> Generator[None]:
+        self.open_requests += 1
+        try:
+            yield
+        finally:
+            self.open_requests -= 1
 
     async def start_once(
         self, key: str, request: msgspec.Struct, start: Callable[[], Awaitable[CallerRun]]
@@ -169,14 +180,23 @@ class RunServer:
             number for (name, _), number in self.counts.items() if name == "ended"
         )
 
-    async def counted_stream(self, source: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+    @property
+    def most_requests(self) -> int:
+        """Requests of one client that may be open: it leaves half of them to the others."""
+        most = most_requests()
+        return most if len(self._clients) == 1 else most // 2
+
+    async def counted_stream(
+        self, client: ClientRuns, source: AsyncGenerator[bytes]
+    ) -> AsyncGenerator[bytes]:
         """A stream, counted while it is open."""
         self.counts["streams", ""] += 1
         self._no_streams.clear()
         try:
-            async with contextlib.aclosing(source):
-                async for piece in source:
-                    yield piece
+            with client.open_request():
+                async with contextlib.aclosing(source):
+                    async for piece in source:
+                        yield piece
         finally:
             self.counts["streams", ""] -= 1
             if not self.counts["streams", ""]:

@@ -47,9 +47,8 @@ async def task_of(view: RunView, call: wire.McpCall) -> JsonObject:
 def answer(run: CallerRun, responses: Json) -> None:
     """Pass on the answers of ``tasks/update``; one to nothing that is open is ignored. Raises
     ``ConfigError`` for one that does not fit, and ``NotPermitted``."""
-    for key, given in as_object(responses).items():
-        asked = next((each for each in run.view.pending if _key(each) == key), None)
-        if asked is not None:
+    for asked in run.view.pending:
+        if (given := as_object(responses).get(_key(asked))) is not None:
             run.answer(_read(run.id, asked, as_object(given)))
 
 

@@ -484,4 +484,5 @@ def error_result(error: CorralError) -> JsonObject:
 
 
 def unknown_tool(name: str, names: tuple[str, ...]) -> ConfigError:
-    return ConfigError(f"no tool is called {name!r}: {nearest(name, names, ', '.join(names))}")
+    advice = nearest(name, names, ", ".join(names))
+    return ConfigError(f"no tool is called {shorten(name)!r}: {advice}")

@@ -91,9 +91,9 @@ async def serve(
 
     from corral._system.http.connection_limits import ConnectionLimits, LimitedProtocol
 
-    most = max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, most_descriptors() // 2))
+    most = most_connections()
     config = uvicorn.Config(
-        _Entrance(app, most // 2), http="h11", ws="none", lifespan="off", log_config=None,
+        _Entrance(app, most_requests()), http="h11", ws="none", lifespan="off", log_config=None,
         access_log=False, interface="asgi3", proxy_headers=False, server_header=False,
         date_header=False, backlog=ACCEPTED_AT_ONCE,
     )  # fmt: skip
@@ -114,6 +114,16 @@ async def serve(
             await asyncio.wait(tasks, timeout=END_TIMEOUT)
     finally:
         await _end(web, listener)
+
+
+def most_connections() -> int:
+    """Connections of a server in this process."""
+    return max(FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, most_descriptors() // 2))
+
+
+def most_requests() -> int:
+    """Requests that a server works on at once."""
+    return most_connections() // 2
 
 
 class _Entrance:
