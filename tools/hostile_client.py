@@ -309,8 +309,10 @@ class Oracle:
             prefix = "Bearer " if name.lower() == "authorization" else ""
             if name.lower() in ("authorization", "x-api-key", "x-goog-api-key"):
                 places += value.strip() == prefix + self._real
-        places += len(re.findall(rf"[?&]key={re.escape(self._real)}(?=[& ])", line))
-        count = unquote(request.decode("latin-1")).count(self._real)
+        places += [*map(unquote, re.findall("[?&]key=([^& ]*)", line))].count(self._real)
+        rest = request.decode("latin-1").removeprefix(line)
+        count = unquote(line).count(self._real)
+        count += max(rest.count(self._real), unquote(rest).count(self._real))
         return "" if places == count == 1 else f"{count} keys, {places} in the right place: {head}"
 
     def is_billable(self, request: bytes) -> bool:

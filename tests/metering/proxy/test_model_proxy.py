@@ -567,10 +567,25 @@ async def test_a_response_in_chunks_that_breaks_is_cut_and_partial(rest: bytes) 
         assert line.calls[0].error
 
 
-@pytest.mark.parametrize("coding", ["gzip", "br"])
-async def test_a_response_whose_compression_cannot_be_read_is_not_passed_on(coding: str) -> None:
-    body = recorded_streams("gemini")[0]
-    made = answer(body, "content-type: text/event-stream", f"Content-Encoding: {coding}")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        ["Content-Encoding: gzip"],
+        ["Content-Encoding: br"],
+        ["Content-Encoding: gzip", "Content-Encoding: identity"],
+        ["Transfer-Encoding: gzip, chunked"],
+        ["Transfer-Encoding: gzip", "Transfer-Encoding: chunked"],
+    ],
+    ids=", ".join,
+)
+async def test_a_response_whose_compression_cannot_be_read_is_not_passed_on(
+    fields: list[str],
+) -> None:
+    body, is_chunked = recorded_streams("gemini")[0], "chunked" in fields[-1]
+    head = "\r\n".join(["HTTP/1.1 200 OK", *fields, "", ""]).encode()
+    made = (
+        head + b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body) if is_chunked else answer(body, *fields)
+    )
     async with exchange(respond_with(made)) as line:
         assert (await line.send(request_bytes(GEMINI, 1, AUTHORIZED)))[9:12] == b"502"
         [call] = line.calls

@@ -17,6 +17,7 @@ import re
 import zlib
 from collections.abc import Iterable
 from functools import cache
+from html.entities import html5
 from itertools import chain
 from typing import Protocol, cast
 
@@ -39,15 +40,22 @@ class KeyFound(Exception):
 
 class SearchedKey:
     """A key, as a service may write it: plain, or with any of its characters in the code of a URL,
-    of JSON or of HTML, in upper or lower case, and in that of a URL several times."""
+    of JSON or JavaScript, or of HTML, in upper or lower case, and in one of these codes within
+    another."""
 
     def __init__(self, key: str) -> None:
         self._key = key
         self._plain = key.encode()
+        # Only a key that is not ASCII, or begins with +, may begin with anything else.
+        introducers = rb"%&\\" if key.isascii() else rb"%&\\\x80-\xff"
+        introducers += b" " if key[:1] == "+" else b""
+        self._codes = re.compile(b"[%b]" % introducers)
+        self._first = re.compile(b"[%b]|%b" % (introducers, re.escape(self._plain[:1])))
         first, second = (b"|".join(way.pattern for way in _ways(each)) for each in key[:2])
-        self._begins = re.compile(b"(?=(?:" + first + b")(?:" + second + b"))")
-        self._first = re.compile(rb"[%&\\]|" + re.escape(self._plain[:1]))
-        self._longest = len(self._plain) * _LONGEST_CODE
+        begin, end = re.escape(self._plain[:1]), b"(?:%b)" % second
+        self._begins = re.compile(
+            b"(?=%b%b|(?=[%b])(?:%b)%b)" % (begin, end, introducers, first, end), re.DOTALL
+        )
 
     def find_open(self, data: bytes) -> int:
         """Where the longest end of the data begins that could be the beginning of the key; the
@@ -56,7 +64,7 @@ class SearchedKey:
         if self._plain in data:
             raise KeyFound
         size = len(data)
-        if _BEGINS.search(data) is None:  # most text: only the plain key
+        if self._codes.search(data) is None:  # most text: only the plain key
             for found in self._first.finditer(data, max(0, size - len(self._plain) + 1)):
                 if self._plain.startswith(data[found.start() :]):
                     return found.start()
@@ -83,34 +91,47 @@ class SearchedKey:
         raise KeyFound
 
 
-_LONGEST_CODE = 12
+_LONGEST_CODE = 40
 """Bytes of one byte of a key in a code."""
-_BEGINS = re.compile(rb"[%&\\]")
-_OPEN_CODE = re.compile(
-    rb"(?:%(?:25){0,3}[0-9a-f]{2}){1,3}|(?:%(?:25){0,3}[0-9a-f]{2}){0,3}%(?:25){0,3}[0-9a-f]?"
-    rb"|\\{1,4}(?:u[0-9a-f]{0,3})?|&(?:#(?:x?[0-9a-f]{0,6})?)?",
-    re.IGNORECASE,
-)
-"""The beginning of a code, at the end of the data."""
+_OPEN_CODE = re.compile(rb"[%&\\][%&\\#;0-9A-Za-z]*|")
+"""What could be the beginning of a code, at the end of the data."""
+_PERCENT = rb"(?:%|\\{1,4}u0025|&#37;)(?:25){0,3}"
+_BACKSLASH = rb"(?:\\|%5[Cc]|&#92;){1,4}"
+_AND = rb"(?:&|\\{1,4}u0026|%26)(?:amp(?:;|%3[Bb]))?"
+_NUMBER = rb"(?:#|%23)"
+_END = rb"(?:;|%3[Bb])"
+"""Parts of codes, also within another code."""
 
 
 @cache
 def _ways(character: str) -> tuple[re.Pattern[bytes], ...]:
     """The ways to write a character of a key."""
-    raw, number = character.encode(), ord(character)
+    number, plain = ord(character), [character.encode()]
+    if 0x80 <= number <= 0xFF:  # headers are sent in Latin-1
+        plain.append(bytes([number]))
 
-    def digits(code: str) -> str:
-        return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in code)
+    def digits(code: str) -> bytes:
+        return "".join(f"[{d}{d.upper()}]" if d.isalpha() else d for d in code).encode()
 
-    codes = "".join(f"%(?:25){{0,3}}{digits(f'{byte:02x}')}" for byte in raw)
-    codes += rf"|\\{{1,4}}[uU]{digits(f'{number:04x}')}"
-    codes += f"|&#(?:{number}|[xX]0{{0,2}}{digits(f'{number:x}')});"
-    plain = [re.escape(raw)]
-    if not raw.isalnum():
-        plain += [rb"\\{1,4}" + re.escape(raw)]
+    # JSON may have a backslash before a character that is no letter.
+    before = b"" if character.isalnum() else b"(?:%b)?" % _BACKSLASH
+    codes = [before + b"".join(_PERCENT + digits(f"{byte:02x}") for byte in raw) for raw in plain]
+    codes.append(_BACKSLASH + b"[uU]" + digits(f"{number:04x}"))
+    if number <= 0xFF:
+        codes.append(_BACKSLASH + b"[xX]" + digits(f"{number:02x}"))
+    names = [name for name, text in html5.items() if text == character and name.endswith(";")]
+    named = [re.escape(name[:-1]).encode() for name in names]
+    numbers = [b"0{0,5}%d" % number, b"[xX]0{0,5}" + digits(f"{number:x}")]
+    named += [_NUMBER + each for each in numbers]
+    codes.append(before + _AND + b"(?:" + b"|".join(named) + b")" + _END)
+    ways = [*codes, *map(re.escape, plain)]
+    if before:
+        ways.append(_BACKSLASH + re.escape(plain[0]))
     if character == "+":
-        plain += [b" "]
-    return tuple(map(re.compile, (codes.encode(), *plain)))
+        ways.append(b" ")
+    elif character == "\\":  # what follows it in the key may have some too
+        ways += [_BACKSLASH.replace(b"1,4", b"%d" % count) for count in (1, 2, 3)]
+    return tuple(map(re.compile, ways))
 
 
 class KeyScan:
@@ -265,7 +286,11 @@ class VendorResponse:
                 self.has_key = True
                 raise ResponseFailed(502, KEY_IN_RESPONSE) from None
             if self.is_unreadable:
-                coding = self.fields.get(b"content-encoding", b"").decode("latin-1")
+                coding = next(
+                    self.fields[name].decode("latin-1")
+                    for name in (b"content-encoding", b"transfer-encoding")
+                    if name in self.fields
+                )
                 raise ResponseFailed(
                     502, f"the response is compressed as {coding}, without a request"
                 )
@@ -330,7 +355,9 @@ class VendorResponse:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_body:
-            self.fields[name.lower()] = value
+            earlier = self.fields.get(name.lower())
+            # Several fields of one name are one list.
+            self.fields[name.lower()] = value if earlier is None else b"%b, %b" % (earlier, value)
 
     def on_headers_complete(self) -> None:
         if self._parser is None or self.is_complete:
@@ -348,6 +375,8 @@ class VendorResponse:
         if status in (204, 304) or self._left == 0:
             self._left, self.is_complete = 0, True
             self.keeps_open = self._parser.should_keep_alive()
+        # A transfer coding beside chunks is a compression that the parser does not remove.
+        self.is_unreadable = coding not in (b"", b"chunked")
         try:
             encoding = self.fields.get(b"content-encoding", b"").decode("latin-1")
             self._decompressor = decompressor_for(encoding)
