@@ -183,9 +183,10 @@ def test_mcp_servers_need_trust_and_are_refused_if_the_repository_has_settings()
     started = launch(mcp_servers=[NOTES], policy=Policy(mcp="allow"))
     configured = settings(started)
     assert configured["security"]["folderTrust"]["enabled"] is False
-    assert configured["mcpServers"]["notes"]["command"] == "notes"
-    assert "canary-token" not in json.dumps(configured)
-    assert "canary-token" in started.env.values()
+    assert configured["mcpServers"]["notes"]["args"][-2:] == ["notes", "--here"]
+    (name,) = configured["mcpServers"]["notes"]["env"]
+    assert name in started.env
+    assert "canary-token" not in json.dumps([configured, started.env])
     denied = settings(launch(mcp_servers=[NOTES], policy=Policy(mcp="deny")))
     assert denied["mcpServers"] == {}
     with pytest.raises(errors.UntrustedFolder, match="qwen"):

@@ -367,7 +367,7 @@ def test_a_server_whose_tools_are_all_denied_is_not_started(name: str, verdict: 
 
 @pytest.mark.parametrize("variable", ["the key", "the base URL", "PATH", "HOME"])
 @pytest.mark.parametrize("name", [a.name for a in PROGRAMS if "mcp_servers" in a.supports])
-def test_no_agent_sees_a_variable_of_an_mcp_server_under_its_name(name: str, variable: str) -> None:
+def test_no_agent_sees_a_variable_of_an_mcp_server(name: str, variable: str) -> None:
     agent = registry.find(name)
     assert agent.probe is not None
     names = {"the key": agent.probe.key_env, "the base URL": agent.probe.url_env}
@@ -375,9 +375,7 @@ def test_no_agent_sees_a_variable_of_an_mcp_server_under_its_name(name: str, var
     server = McpServer("notes", command=("start-notes",), env={own_name: "canary-of-the-server"})
     run = replace(options_of(agent, Policy.all()), mcp_servers=(server,))
     launched = launch(agent, run, compile_for(agent, run))
-    holders = {key for key, value in launched.env.items() if "canary-of-the-server" in value}
-    assert all(key.startswith("CORRAL_MCP_SECRET_") for key in holders), holders
-    assert "canary-of-the-server" not in str((launched.argv, launched.files))
+    assert "canary-of-the-server" not in str((launched.env, launched.argv, launched.files))
 
 
 ODD_AND_NORMAL = {

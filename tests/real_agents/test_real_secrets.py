@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 from support.files import files_containing
-from support.mcp_servers import notes_server
+from support.mcp_servers import PROGRAM, notes_server
 from support.model_scripts import sent_json
 from support.real_agents import KEY, RealAgent, for_agents
 
@@ -126,6 +127,49 @@ async def test_secrets_of_mcp_servers_reach_them_and_no_file_and_a_secret_is_red
     assert files_containing(home, HEADER) == []
     found = files_containing(home, TOKEN)
     assert [path for path in found if HISTORY["gemini-cli"] not in path] == []
+
+
+SHOWS_VARIABLES = (
+    "import json, os, pathlib, runpy, sys; path = pathlib.Path(sys.argv.pop(1));"
+    " path.write_text(json.dumps({**os.environ})); sys.argv.pop(0);"
+    " runpy.run_path(sys.argv[0], run_name='__main__')"
+)
+"""Writes its variables into a file, and is the server of notes then."""
+
+
+@for_agents(lambda record: record.supports("mcp_servers"), every_day=("claude-cli", "opencode-cli"))
+async def test_the_variables_of_an_mcp_server_reach_that_server_only(
+    agent: RealAgent, tmp_path: Path
+) -> None:
+    """Neither the agent uses them, nor does its shell or another server see them."""
+    probe = agent.record.probe
+    own = {
+        probe.key_env: f"{TOKEN}-key",
+        probe.url_env: f"http://127.0.0.1:9/{TOKEN}",
+        "PATH": f"/{TOKEN}/bin",
+        "HOME": f"/{TOKEN}/home",
+        "http_proxy": f"{TOKEN}-lower",
+        "HTTP_PROXY": f"{TOKEN}-upper",
+    }
+    servers: list[McpServer] = []
+    for name, env in (("one", own), ("two", {"OTHER": "x"})):
+        (tmp_path / name).mkdir()
+        words = (str(tmp_path / f"{name}.json"), str(PROGRAM), str(tmp_path / name))
+        servers.append(
+            McpServer(name, command=(sys.executable, "-c", SHOWS_VARIABLES, *words), env=env)
+        )
+    calls = [agent.shell("env"), agent.mcp_tool("one", "keep", text="remember")]
+    script = [*(Turn(calls=[call]) for call in calls), Turn(text="done", repeat="forever")]
+    model = agent.record.mcp_model or probe.model
+    assert (await agent.run(script, policy="all", model=model, mcp_servers=servers)).ok
+    one, two = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("one", "two"))
+    assert own.items() <= one.items()
+    assert TOKEN not in str(two)
+    assert agent.turns
+    for request in agent.requests:
+        assert TOKEN not in json.dumps({**request.headers})
+    assert TOKEN not in sent_json(agent.requests)
+    assert "PATH=" in sent_json(agent.requests)  # of the shell
 
 
 @contextmanager

@@ -248,7 +248,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         refuse_trust(place, f"MCP servers need a trusted folder, and {trust}")
     settings = {
         **json.loads(place.controls.files[SETTINGS_FILE]),
-        **_settings(run, started),
+        **_settings(run, started, place.key),
     }
     env = {
         "QWEN_HOME": os.path.join(place.home, ".qwen"),
@@ -261,7 +261,7 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
         "QWEN_TLS_INSECURE": "0",
         "TMPDIR": place.tmp,
         "NO_COLOR": "1",
-        **secret_variables(started),
+        **secret_variables(started, place.key),
     }
     return Launch(
         argv=(*place.program, *flags),
@@ -277,10 +277,10 @@ def _launch(run: RunOptions, place: LaunchContext) -> Launch:
     )
 
 
-def _settings(run: RunOptions, started: tuple[McpServer, ...]) -> dict[str, Json]:
+def _settings(run: RunOptions, started: tuple[McpServer, ...], key: str) -> dict[str, Json]:
     """Our settings, which override those of the user and the repository."""
     servers: dict[str, Json] = {
-        server.name: server_config(number, server) for number, server in enumerate(started)
+        server.name: server_config(number, started, key) for number, server in enumerate(started)
     }
     model: dict[str, Json] = {"generationConfig": {"maxRetries": 0}}
     if run.reasoning_effort is not None:

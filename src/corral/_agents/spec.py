@@ -202,6 +202,8 @@ class LaunchContext(msgspec.Struct, frozen=True, kw_only=True):
     """The agent's ``helpers`` that were found: name → absolute path."""
     hook_command: str = ""
     """The command line that the agent must run before each tool call; empty if it need not."""
+    key: str = ""
+    """Random. The variables of MCP servers are enciphered with it in those of the agent."""
     links: Links = Links()
     """Links in the session's folders that lead to where it may not write, as found when the agent
     starts. Only for an agent with ``needs_links``, and a policy that is not unlimited."""

@@ -194,6 +194,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             user_settings=self.user_settings,
             links=links,
             helpers=self.helpers,
+            key=os.urandom(16).hex(),
         )
 
     async def check_launch(self, folder: Path) -> None:

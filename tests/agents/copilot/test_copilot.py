@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,9 @@ def test_no_secret_is_written_or_seen_by_its_shell() -> None:
         started = launch(agent, mcp_servers=[SERVER, remote], policy=Policy(mcp="allow"))
         assert "canary" not in json.dumps([started.argv, started.files])
         servers = json.loads(started.files["mcp.json"])["mcpServers"]
-        assert servers["notes"]["env"] == {"N-TOKEN": "${CORRAL_MCP_SECRET_0_N_TOKEN}"}
+        name = "CORRAL_MCP_SECRET_0_N_2d_TOKEN"
+        assert servers["notes"]["env"] == {name: f"${{{name}}}"}
+        assert servers["notes"]["command"] == sys.executable
         assert servers["far"]["url"] == "http://far/mcp"
         assert "--additional-mcp-config=@/state/home/mcp.json" in started.argv
         (secret,) = [word for word in started.argv if word.startswith("--secret-env-vars=")]

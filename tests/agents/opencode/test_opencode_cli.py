@@ -77,24 +77,27 @@ def test_no_secret_is_written_into_the_configuration() -> None:
         system_prompt="Be kind.",
     )
     assert "canary" not in json.dumps([started.argv, started.files, config(started)])
-    assert config(started)["mcp"] == {
+    servers = config(started)["mcp"]
+    assert servers["notes"].pop("command")[-2:] == ["notes", "--x"]
+    name = "CORRAL_MCP_SECRET_0_N_2d_TOKEN"
+    assert servers == {
         "notes": {
             "type": "local",
-            "command": ["notes", "--x"],
-            "environment": {"N-TOKEN": "{env:CORRAL_MCP_SECRET_0_N_TOKEN}"},
+            "environment": {name: f"{{env:{name}}}"},
             "enabled": True,
             "timeout": 30000,
         },
         "far": {
             "type": "remote",
             "url": "http://far/mcp",
-            "headers": {"Authorization": "{env:CORRAL_MCP_SECRET_1_AUTHORIZATION}"},
+            "headers": {"Authorization": "{env:CORRAL_MCP_SECRET_1_Authorization}"},
             "oauth": False,
             "enabled": True,
             "timeout": 30000,
         },
     }
-    assert started.env["CORRAL_MCP_SECRET_0_N_TOKEN"] == "canary-1"
+    assert name in started.env
+    assert "canary-1" not in started.env.values()
     assert config(started)["instructions"] == ["/state/home/system.md"]
     assert started.files["system.md"] == "Be kind."
 

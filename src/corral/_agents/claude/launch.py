@@ -11,7 +11,13 @@ import os
 from collections.abc import Mapping
 
 from corral._agents.claude.controls import SETTINGS_FILE
-from corral._agents.shared.launch import check_effort, secret_references, secret_variables
+from corral._agents.shared.launch import (
+    check_effort,
+    header_references,
+    secret_variables,
+    server_command,
+    variable_references,
+)
 from corral._agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed
 from corral.options import RunOptions
@@ -136,7 +142,8 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
         *_flags(run, place, resume, files),
     ]
     text = f"{_GUARD}{prompt}" if prompt.lstrip().startswith("/") else prompt
-    env = {**environment(run, place), **secret_variables(place.grants.started(run.mcp_servers))}
+    started = place.grants.started(run.mcp_servers)
+    env = {**environment(run, place), **secret_variables(started, place.key)}
     argv = (*place.program, *flags)
     return Launch(
         argv=argv,
@@ -238,18 +245,20 @@ def _flags(
         flags += [f"--{name}-file", os.path.join(place.home, _SYSTEM_FILE)]
         flags += ["--system-prompt-snapshot", "off"]
     if started := place.grants.started(run.mcp_servers):
-        # Secrets are references to environment variables, which Claude Code replaces.
+        # References to environment variables, which Claude Code replaces.
         servers: dict[str, Json] = {}
         for number, server in enumerate(started):
-            hidden: Json = secret_references(number, server)
             # It is connected before the first request, which then declares its tools; otherwise the
             # model would have to search for them.
             how: dict[str, Json] = {"alwaysLoad": True}
             if server.url is not None:
-                servers[server.name] = {"type": "http", "url": server.url, "headers": hidden, **how}
+                headers: Json = header_references(number, server)
+                where: dict[str, Json] = {"type": "http", "url": server.url, "headers": headers}
             else:
-                command, *args = server.command
-                servers[server.name] = {"command": command, "args": [*args], "env": hidden, **how}
+                command, *args = server_command(number, started, place.key)
+                env: Json = variable_references(number, server)
+                where = {"command": command, "args": [*args], "env": env}
+            servers[server.name] = {**where, **how}
         files[MCP_FILE] = json.dumps({"mcpServers": servers})
         flags += ["--mcp-config", os.path.join(place.home, MCP_FILE)]
     for folder in run.include_directories:

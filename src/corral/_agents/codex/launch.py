@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tomllib
 
 from corral._agents.codex.controls import HOOKS, MODE_ACP, hook, toml_list
@@ -19,6 +18,7 @@ from corral._agents.shared.launch import (
     refuse_user_settings,
     secret_name,
     secret_variables,
+    server_command,
 )
 from corral._agents.spec import Launch, LaunchContext, image_name
 from corral._core.quoting import toml_string
@@ -67,13 +67,6 @@ _NO_GIT = {"GIT_DIR": "/dev/null"}
 """Codex itself runs ``git status`` in the working directory, and git runs the filters in the
 repository's settings. With this variable git finds no repository. It is removed from the
 environment of the agent's commands."""
-_RENAMING = (
-    "import json, os, sys; names, env = json.loads(sys.argv[1]), {**os.environ};"
-    " env.update({name: env.pop(secret) for secret, name in names.items() if secret in env});"
-    " os.execvpe(sys.argv[2], sys.argv[2:], env)"
-)
-"""Starts an MCP server with its variables under their own names. Codex passes variables on by the
-names that they have in its own environment, and would use some of them itself."""
 PROJECT_FILES = (
     ".codex/config.toml",
     ".codex/hooks.json",
@@ -121,7 +114,7 @@ def launch(run: RunOptions, place: LaunchContext, prompt: str, resume: str | Non
     settings += [*_servers(run, place), *_NO_TRAFFIC, *hooks]
     # A login shell's profile may wait, as pyenv's does for a lock, and delay every command.
     settings.append("allow_login_shell=false")
-    secrets = secret_variables(place.grants.started(run.mcp_servers))
+    secrets = secret_variables(place.grants.started(run.mcp_servers), place.key)
     hidden = [*SECRET_ENV, *_NO_GIT, *secrets]
     settings.append(f"shell_environment_policy.exclude={toml_list(hidden)}")
     for setting in settings:
@@ -261,7 +254,8 @@ def _hooks(place: LaunchContext) -> list[str]:
 def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
     """A server that does not start is an error: Codex would continue silently."""
     settings: list[str] = []
-    for number, server in enumerate(place.grants.started(run.mcp_servers)):
+    started = place.grants.started(run.mcp_servers)
+    for number, server in enumerate(started):
         if server.name not in place.controls.servers:
             continue
         # Secrets are references to environment variables.
@@ -272,13 +266,10 @@ def _servers(run: RunOptions, place: LaunchContext) -> list[str]:
             ]
             how = f"url={toml_string(server.url)},env_http_headers={{{','.join(pairs)}}}"
         else:
-            names = {secret_name(number, name): name for name in server.env}
-            command = server.command
-            if names:
-                command = (sys.executable, "-I", "-S", "-c", _RENAMING, json.dumps(names), *command)
-            program, *arguments = command
+            program, *arguments = server_command(number, started, place.key)
+            names = [secret_name(number, name) for name in server.env]
             how = f"command={toml_string(program)},args={toml_list(arguments)}"
-            how += f",env_vars={toml_list([*names])}"
+            how += f",env_vars={toml_list(names)}"
         more = place.controls.servers[server.name]
         settings.append(f"mcp_servers.{server.name}={{{how},required=true{more}}}")
     return settings

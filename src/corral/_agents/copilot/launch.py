@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from corral._agents.copilot.stream import KEY_HINT
 from corral._agents.shared.launch import (
     find_credentials,
+    header_references,
     refuse_project_files,
     refuse_user_settings,
-    secret_references,
     secret_variables,
+    server_command,
+    variable_references,
 )
 from corral._agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import ConfigError
@@ -127,15 +129,17 @@ def meter_route(run: RunOptions, env: Mapping[str, str]) -> MeterRoute | str:
 
 
 def _files(run: RunOptions, place: LaunchContext) -> dict[str, str]:
-    """The MCP servers. Secrets are references to environment variables, which Copilot replaces."""
+    """The MCP servers, with references to environment variables, which Copilot replaces."""
     servers: dict[str, Json] = {}
-    for number, server in enumerate(place.grants.started(run.mcp_servers)):
-        hidden: Json = secret_references(number, server)
+    started = place.grants.started(run.mcp_servers)
+    for number, server in enumerate(started):
         if server.url is not None:
-            where: dict[str, Json] = {"type": "http", "url": server.url, "headers": hidden}
+            headers: Json = header_references(number, server)
+            where: dict[str, Json] = {"type": "http", "url": server.url, "headers": headers}
         else:
-            words: list[Json] = list(server.command[1:])
-            where = {"type": "local", "command": server.command[0], "args": words, "env": hidden}
+            command, *args = server_command(number, started, place.key)
+            env: Json = variable_references(number, server)
+            where = {"type": "local", "command": command, "args": [*args], "env": env}
         servers[server.name] = {**where, "tools": ["*"]}
     return {_SERVERS: json.dumps({"mcpServers": servers})} if servers else {}
 
@@ -190,4 +194,4 @@ def _env(run: RunOptions, place: LaunchContext) -> dict[str, str]:
     }
     if place.env.get(PROVIDER):
         env["COPILOT_OFFLINE"] = "true"
-    return {**env, **secret_variables(place.grants.started(run.mcp_servers))}
+    return {**env, **secret_variables(place.grants.started(run.mcp_servers), place.key)}

@@ -146,7 +146,7 @@ def _launch(run: RunOptions, place: LaunchContext, flags: list[str], prompt: Pro
         "NO_COLOR": "1",
         "TERM": "xterm-256color",
         "COLORTERM": "truecolor",
-        **secret_variables(place.grants.started(run.mcp_servers)),
+        **secret_variables(place.grants.started(run.mcp_servers), place.key),
     }
     if run.inherit != "project":
         env |= {name: "" for name in _DOT_ENV_NAMES if name not in place.env}
@@ -281,9 +281,10 @@ def _trust(run: RunOptions, place: LaunchContext) -> bool:
 
 def _settings(run: RunOptions, place: LaunchContext, method: str) -> dict[str, Json]:
     own = run.inherit != "nothing"
+    started = place.grants.started(run.mcp_servers)
     servers: dict[str, Json] = {
-        server.name: server_config(number, server)
-        for number, server in enumerate(place.grants.started(run.mcp_servers))
+        server.name: server_config(number, started, place.key)
+        for number, server in enumerate(started)
     }
     settings: dict[str, Json] = {
         "security": {

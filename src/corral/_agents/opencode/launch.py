@@ -12,11 +12,13 @@ from corral._agents.opencode.controls import RIPGREP, offers_shell
 from corral._agents.opencode.stream import KEY_HINT
 from corral._agents.shared.launch import (
     behind_url,
+    header_references,
     hook_script,
     refuse_project_files,
     refuse_user_settings,
-    secret_references,
     secret_variables,
+    server_command,
+    variable_references,
 )
 from corral._agents.spec import ACP_OPTIONS, Launch, LaunchContext, MeterRoute
 from corral.errors import AuthenticationFailed, ConfigError, UntrustedFolder
@@ -125,7 +127,7 @@ def launch_headless(
         files["system.md"] = run.system_prompt
         config["instructions"] = [os.path.join(place.home, "system.md")]
     if servers := place.grants.started(run.mcp_servers):
-        config["mcp"] = _mcp_servers(servers)
+        config["mcp"] = _mcp_servers(servers, place.key)
     rules = _rules(place)
     launch = _launch(run, place, rules, ("run", *flags), config, files)
     notes: tuple[str, ...] = ()
@@ -133,7 +135,7 @@ def launch_headless(
         notes = _check_rules(run, place, writes=rules.get("edit") != "deny")
     return replace(
         launch,
-        env={**launch.env, **secret_variables(servers)},
+        env={**launch.env, **secret_variables(servers, place.key)},
         stdin=prompt.encode(),
         notes=(*launch.notes, *notes),
     )
@@ -309,21 +311,18 @@ def _credentials(place: LaunchContext, model: str | None, *, hosted: bool) -> li
     return found
 
 
-def _mcp_servers(started: tuple[McpServer, ...]) -> dict[str, Json]:
-    """Secrets are references to environment variables, which OpenCode replaces."""
+def _mcp_servers(started: tuple[McpServer, ...], key: str) -> dict[str, Json]:
+    """With references to environment variables, which OpenCode replaces."""
     servers: dict[str, Json] = {}
     for number, server in enumerate(started):
-        hidden: Json = secret_references(number, server, "{{env:{}}}")
         common: dict[str, Json] = {"enabled": True, "timeout": _MCP_MS}
         if server.url is not None:
-            where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": hidden}
+            headers: Json = header_references(number, server, "{{env:{}}}")
+            where: dict[str, Json] = {"type": "remote", "url": server.url, "headers": headers}
             servers[server.name] = {**common, **where, "oauth": False}
         else:
-            command: list[Json] = list(server.command)
-            servers[server.name] = {
-                **common,
-                "type": "local",
-                "command": command,
-                "environment": hidden,
-            }
+            command: Json = [*server_command(number, started, key)]
+            env: Json = variable_references(number, server, "{{env:{}}}")
+            where = {"type": "local", "command": command, "environment": env}
+            servers[server.name] = {**common, **where}
     return servers

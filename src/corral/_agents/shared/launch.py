@@ -1,8 +1,8 @@
 """What the launches of several agents have in common.
 
 - Checks that are made before anything is spawned.
-- MCP servers in the settings of agents. Secrets are references to environment variables, which the
-  agents replace with the values.
+- MCP servers in the settings of agents. Secrets are in environment variables: those of headers are
+  replaced by the agent, those of variables by the program that starts the server.
 - The route of the model calls of an agent that takes any server with a chat-completions API.
 - A prompt as the text of a custom command. Some programs take a leading ``/`` for a command and
   inline the files after every ``@``. They send the text of a command in the private home unchanged,
@@ -17,7 +17,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from hashlib import shake_256
 
 import msgspec
 
@@ -72,34 +74,74 @@ def find_credentials(place: LaunchContext, names: Iterable[str], title: str, hin
     return found[0]
 
 
-def secret_references(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
-    """References in place of the values of a server's variables or headers. ``naming`` is the
-    agent's format of a reference."""
-    hidden = {**server.env, **server.headers}
-    return {name: naming.format(secret_name(number, name)) for name in hidden}
+_PREFIX = "CORRAL_MCP_SECRET_"
+"""Agents recognize such names as secrets, and most hide them from their shell."""
+_START = f"""\
+import hashlib, json, os, sys
+key, names, env = sys.argv[1], json.loads(sys.argv[2]), dict(os.environb)
+for name in [name for name in env if name.startswith(b"{_PREFIX}")]:
+    value = env.pop(name)
+    if name.decode() in names:
+        data = bytes.fromhex(value.decode())
+        pad = hashlib.shake_256(key.encode() + name).digest(len(data))
+        env[names[name.decode()].encode()] = bytes(a ^ b for a, b in zip(data, pad))
+os.execvpe(sys.argv[3], sys.argv[3:], env)
+"""
+"""Starts an MCP server with its own variables, and without those of the others."""
 
 
-def secret_variables(servers: Iterable[McpServer]) -> Mapping[str, str]:
-    """The variables with the values."""
-    return {
-        secret_name(number, name): value
-        for number, server in enumerate(servers)
-        for name, value in {**server.env, **server.headers}.items()
-    }
+def header_references(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
+    """References in place of the values of a server's headers. ``naming`` is the agent's format of
+    a reference."""
+    return {name: naming.format(secret_name(number, name)) for name in server.headers}
 
 
-def server_config(number: int, server: McpServer) -> dict[str, Json]:
+def secret_variables(servers: Iterable[McpServer], key: str) -> Mapping[str, str]:
+    """The variables of the agent that have the values of its servers: of headers as they are, of
+    variables enciphered, because an agent uses some names itself, and most agents pass all their
+    variables on to each server, and some to their commands."""
+    found: dict[str, str] = {}
+    for number, server in enumerate(servers):
+        found |= {secret_name(number, name): value for name, value in server.headers.items()}
+        for name, value in server.env.items():
+            secret = secret_name(number, name)
+            data = value.encode("utf-8", "surrogateescape")
+            pad = shake_256((key + secret).encode()).digest(len(data))
+            found[secret] = bytes(a ^ b for a, b in zip(data, pad, strict=True)).hex()
+    return found
+
+
+def server_command(number: int, servers: Sequence[McpServer], key: str) -> tuple[str, ...]:
+    """The command line of a server. It is started by a program that gives it its variables, and
+    those of no other, if any server has some."""
+    server = servers[number]
+    if not any(each.env or each.headers for each in servers):
+        return server.command
+    names = {secret_name(number, name): name for name in server.env}
+    return (sys.executable, "-I", "-S", "-c", _START, key, json.dumps(names), *server.command)
+
+
+def variable_references(number: int, server: McpServer, naming: str = "${{{}}}") -> dict[str, Json]:
+    """The variables that the agent gives to the program of ``server_command``."""
+    names = [secret_name(number, name) for name in server.env]
+    return {name: naming.format(name) for name in names}
+
+
+def server_config(number: int, servers: Sequence[McpServer], key: str) -> dict[str, Json]:
     """A server in the most common format: ``httpUrl``, or a command."""
-    hidden: Json = secret_references(number, server)
+    server = servers[number]
     if server.url is not None:
-        return {"httpUrl": server.url, "headers": hidden}
-    command, *args = server.command
-    return {"command": command, "args": [*args], "env": hidden}
+        headers: Json = header_references(number, server)
+        return {"httpUrl": server.url, "headers": headers}
+    command, *args = server_command(number, servers, key)
+    return {"command": command, "args": [*args], "env": variable_references(number, server)}
 
 
 def secret_name(number: int, name: str) -> str:
-    """A name that agents recognize as a secret and hide from their shell."""
-    return f"CORRAL_MCP_SECRET_{number}_{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}"
+    """The name of the variable that has a variable or a header of the server with this number. It
+    differs for any two names."""
+    plain = re.sub("[^A-Za-z0-9]", lambda sign: f"_{ord(sign[0]):x}_", name)
+    return f"{_PREFIX}{number}_{plain}"
 
 
 def without_versions(**versions: str) -> Callable[[dict[str, str]], dict[str, str]]:
