@@ -53,6 +53,8 @@ LANGUAGES = {"python", "console", "sh", "toml", "dot", "json", "yaml", "text"}
 OVERVIEWS = ("README", "command-line")
 SHORT = 220
 """Lines of the README."""
+FIRST_SCREEN = 24
+"""Lines of it that a terminal shows at once."""
 WRITTEN = (*PAGES, ROOT / "SECURITY.md", ROOT / "CONTRIBUTING.md")
 """What people write and read. The changelog grows with each change."""
 MOST_WORDS = 35_000
@@ -463,6 +465,14 @@ def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is() -> None:
 def test_the_readme_is_short() -> None:
     text = (ROOT / "README.md").read_text()
     assert len(text.splitlines()) <= SHORT
+
+
+def test_the_first_screen_of_the_readme_says_how_a_clone_is_tried_and_tested() -> None:
+    first_screen = (ROOT / "README.md").read_text().splitlines()[:FIRST_SCREEN]
+    targets = {line.split()[1] for line in first_screen if line.startswith("make ")}
+    assert {"demo", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
 
 
 def test_every_picture_of_a_page_has_a_text_that_describes_it() -> None:
