@@ -188,6 +188,40 @@ def test_a_commit_of_the_user_after_a_crash_in_the_checkout_stays(repo: Path) ->
     assert git(repo, "show", "main:a") == "a"
 
 
+def interrupt_move(repo: Path) -> str:
+    """As if the process was killed after it had written the files of the checkout. Returns the
+    commit that it is moved to."""
+    add_branch(repo, "work/a", {"a": "a", "b": "b"})
+    tip = merge(repo, "work/a").tip
+    git(repo, "checkout", "-q", "--", "list")
+    QueueStore.of(repo, "main").change(lambda queue: setattr(queue, "updating", tip))
+    for name in ("a", "b"):
+        (repo / name).write_text(name)
+    return tip
+
+
+def test_files_of_an_interrupted_move_are_not_in_the_way_after_a_commit_of_the_user(
+    repo: Path,
+) -> None:
+    interrupt_move(repo)
+    (repo / "list").write_text("more of mine\n")
+    own = commit_own(repo)
+    assert merge(repo).pending == ""
+    assert git(repo, "merge-base", own, "main") == own
+    assert git(repo, "show", "main:a") == "a"
+    assert git(repo, "status", "--porcelain") == ""
+
+
+def test_what_the_user_writes_after_an_interrupted_move_stays(repo: Path) -> None:
+    interrupt_move(repo)
+    (repo / "a").write_text("mine")
+    assert "a" in merge(repo).pending
+    assert (repo / "a").read_text() == "mine"
+    (repo / "a").unlink()
+    assert merge(repo).pending == ""
+    assert (repo / "a").read_text() == "a"
+
+
 def test_a_checkout_with_submodules_is_moved(repo: Path, tmp_path: Path) -> None:
     """One is on a branch, as git leaves it where it is added; one has another one inside."""
     inner, outer = make_repository(tmp_path / "inner"), make_repository(tmp_path / "outer")

@@ -161,9 +161,7 @@ class Merger:
         is_next = old is not None and new and repository.is_ancestor(self._root, old, new)
         if old is not None and is_next and self._checkout is not None:
             with contextlib.suppress(StorageFailed):
-                worktree.update_checkout(
-                    self._checkout, reference(into), old, new, after_crash=True
-                )
+                worktree.update_checkout(self._checkout, reference(into), old, new)
         tip, staged = tip_of(self._root, into), tip_of(self._root, staging)
         if tip is None:
             raise ConfigError(f"the branch {into} was deleted")

@@ -117,14 +117,11 @@ def write_merged(root: Path, place: Path, ours: str, merged: str) -> None:
         raise
 
 
-def update_checkout(
-    top: Path, branch: str, old: str, new: str, *, after_crash: bool = False
-) -> None:
+def update_checkout(top: Path, branch: str, old: str, new: str) -> None:
     """Move a branch forward that is checked out in the work tree ``top``, with its files and index,
-    as ``git merge --ff-only`` does. The files must be as the commit ``old`` has them; new ones that
-    are not in the way stay. ``after_crash``: an earlier call was interrupted, so they may be as
-    ``new`` has them, too. Raises ``StorageFailed``; then nothing was changed, except by an
-    interruption."""
+    as ``git merge --ff-only`` does. The files must be as the commit ``old`` has them, or as ``new``
+    has them, because an earlier call may have been interrupted; new ones that are not in the way
+    stay. Raises ``StorageFailed``; then nothing was changed, except by an interruption."""
     if not top.is_dir():
         raise StorageFailed(f"the folder {top} of this work tree is missing")
     layout = repository.locate(top)
@@ -141,9 +138,10 @@ def update_checkout(
         words = ("ls-files", "-z")
         in_index = repository.checked(words, repository.call(top, *words, env=index)).out
         spared = _out_of_the_way(own, merged, {*in_index.split(b"\0")})
-        blocking = [each.path for each in own if each.path not in spared]
         changes = [each for each in changes if each.path not in spared]
-        if blocking and (not after_crash or any(each.path not in merged for each in changes)):
+        changed = {each.path for each in changes}
+        blocking = [each.path for each in own if each.path in changed]
+        if blocking:
             name = printable_path(os.fsdecode(blocking[0]))
             more = f" and {len(blocking) - 1} more" if len(blocking) > 1 else ""
             raise StorageFailed(f"{top} has changes that are not committed: {name}{more}")
