@@ -29,6 +29,7 @@ from corral._sessions.proof import ProgramProof
 from corral._system import environment, fs, programs
 from corral._system.path_guard import PathGuard
 from corral._system.process.process import Exit
+from corral._system.randomness import random_hex
 from corral._system.threads import in_own_thread
 from corral.errors import (
     AuthenticationFailed,
@@ -194,7 +195,7 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
             user_settings=self.user_settings,
             links=links,
             helpers=self.helpers,
-            key=os.urandom(16).hex(),
+            key=random_hex(16),
         )
 
     async def check_launch(self, folder: Path) -> None:
