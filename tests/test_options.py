@@ -119,7 +119,11 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"mcp_servers": [{"name": "a_b", "url": "http://y"}]},
-        "MCP server name 'a_b': letters, digits and - only, such as a-b",
+        "wrong option: MCP server name 'a_b': letters, digits and - only, such as a-b",
+    ),
+    (
+        {"mcp_servers": ["a_b=http://y"]},
+        "wrong option: MCP server name 'a_b': letters, digits and - only, such as a-b",
     ),
     (
         {"mcp_servers": [McpServer("s", url="http://x"), McpServer("s", url="http://y")]},
@@ -263,3 +267,13 @@ def test_a_duration_may_be_a_text() -> None:
     built = RunOptions.build("x", given, {"startup_timeout": "2m", "timeout": "1s"})
     assert (built.timeout, built.idle_timeout, built.startup_timeout) == (5400, 90, 120)
     assert (built.grace, built.quiet_period) == (0.5, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"), [("my_server", ", such as my-server"), ("a b!", ", such as a-b"), ("_", "")]
+)
+def test_an_mcp_server_with_an_invalid_name_is_refused_when_it_is_made(
+    name: str, advice: str
+) -> None:
+    with pytest.raises(ValueError, match=f"letters, digits and - only{advice}$"):
+        McpServer(name, url="http://x")

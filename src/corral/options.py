@@ -504,8 +504,8 @@ def _server(server: object) -> object:
         raise ConfigError(f"an MCP server is NAME=COMMAND or NAME=URL, got: {shown}",
                           hint=_SERVER_EXAMPLES)  # fmt: skip
     if url is None:
-        return McpServer(name, command, env=settings)
-    return McpServer(name, url=url, headers=settings)
+        return {"name": name, "command": command, "env": settings}
+    return {"name": name, "url": url, "headers": settings}
 
 
 def _check_servers(run: RunOptions) -> None:
@@ -513,12 +513,6 @@ def _check_servers(run: RunOptions) -> None:
     for server in run.mcp_servers:
         if bool(server.command) == bool(server.url):
             raise ConfigError(f"MCP server {server.name!r} must have either a command or a url")
-        if not re.fullmatch(r"[A-Za-z0-9-]+", server.name):
-            near = re.sub(r"[^A-Za-z0-9-]+", "-", server.name).strip("-")
-            advice = f", such as {near}" if near else ""
-            raise ConfigError(
-                f"MCP server name {server.name!r}: letters, digits and - only{advice}"
-            )
         if server.name.lower() == OWN_SERVER and not server.own:
             raise ConfigError(
                 f"MCP server name {server.name!r} is reserved for the functions in tools=",

@@ -540,6 +540,12 @@ class McpServer(msgspec.Struct, frozen=True, omit_defaults=True):
     """The server of the caller's own functions. Set by corral; only this server may have the
     name ``corral``, which policies use."""
 
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9-]+", self.name):
+            near = re.sub(r"[^A-Za-z0-9-]+", "-", self.name).strip("-")
+            advice = f", such as {near}" if near else ""
+            raise ValueError(f"MCP server name {self.name!r}: letters, digits and - only{advice}")
+
     def __repr__(self) -> str:
         where = self.url or " ".join(self.command)
         return (
