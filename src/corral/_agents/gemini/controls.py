@@ -439,9 +439,10 @@ def through_links(place: LaunchContext) -> Iterator[str]:
     Raises ``PolicyNotEnforceable`` where not all links could be found."""
     if not place.links.complete:
         raise PolicyNotEnforceable(
-            "the workspace has too many files to find the links that lead out of it,"
-            " and the Gemini CLI writes through them",
-            hint="Use gemini-acp, which asks before it writes, or deny writing.",
+            "the workspace and the policy's folders have too many files to find the links that"
+            " lead out of them, or too many links, and the Gemini CLI writes through them",
+            hint="Name smaller folders in the policy's writable and in include_directories, use"
+            " gemini-acp, which asks before it writes, or deny writing.",
             phase="config",
         )
     names = {os.path.basename(link.path) for link in place.links.found}
