@@ -96,3 +96,10 @@ async def test_an_unknown_fallback_is_refused(ours: BuiltinAgent) -> None:
     with pytest.raises(corral.errors.UnknownAgent):
         await ours.run([say("never")], on_limit="fallback:no-such-agent")
     assert not ours.requests
+
+
+async def test_a_call_that_the_vendor_refused_counts_for_max_calls(ours: BuiltinAgent) -> None:
+    script = [fail(429, "slow down", retry_after=0.1), say("hello")]
+    result = await ours.run(script, retries=1, max_calls=1)
+    assert result.error is not None
+    assert (result.error.code, len(ours.requests)) == (corral.errors.BudgetExceeded.code, 1)
