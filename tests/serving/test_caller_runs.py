@@ -20,6 +20,8 @@ from corral._serving.allowance import (
     RunRequest,
 )
 from corral._serving.caller_runs import CallerRun, CallerRuns, RunView
+from corral._sessions import api
+from corral._sessions.prepare import only_in
 from corral.errors import ConfigError, CorralError, NotPermitted, ResumeLost
 from corral.policy import Policy
 from corral.testing import Call, Request, Turn, hang, say
@@ -321,6 +323,36 @@ async def test_a_run_does_not_change_the_pipeline_that_it_follows(ours: BuiltinA
     assert "the plan" in bodies[1]
     with pytest.raises(NotPermitted, match="of the pipeline main has changed"):
         given.check_pipeline(PipelineRequest(pipeline="main"))
+
+
+REPLACING = """digraph {
+    start [shape=Mdiamond]; done [shape=Msquare]
+    change [shape=parallelogram, tool_command="cd .. && mv work old && ln -s ../b work"]
+    ask [prompt="look"]
+    start -> change -> ask -> done
+}"""
+
+
+async def test_a_folder_that_a_link_replaced_is_not_worked_in(ours: BuiltinAgent) -> None:
+    work, other = ours.workspace / "a" / "work", ours.workspace / "b"
+    for folder in (work, other):
+        folder.mkdir(parents=True)
+    file = ours.workspace / "main.dot"
+    file.write_text(REPLACING)
+    given = allowance(ours, saying_fine, policy=Policy.all(), folders=(str(work.parent),),
+                      pipelines={"main": str(file)})  # fmt: skip
+    async with CallerRuns(given) as runs:
+        run = await runs.start_pipeline(PipelineRequest(pipeline="main", cwd="work"))
+        ended = outcome(await runs.wait(run.id, 60))
+        assert "was replaced by a link since it was checked" in ended.error
+        (work.parent / "more").mkdir()
+        checked = given.check(RunRequest(prompt="x", cwd="more"))
+        (work.parent / "more").rename(work.parent / "earlier")
+        (work.parent / "more").symlink_to(other)
+        with only_in(checked.writable), pytest.raises(NotPermitted, match="replaced by a link"):
+            async with api.session(checked.agent, **checked.options):
+                pass
+    assert ours.requests == []
 
 
 async def test_a_caller_does_not_choose_the_file_of_a_child_pipeline(ours: BuiltinAgent) -> None:

@@ -61,6 +61,7 @@ from corral._serving.allowance import (
 )
 from corral._sessions import api, store
 from corral._sessions.permissions import QuestionAsker
+from corral._sessions.prepare import only_in
 from corral._sessions.session_link import pending_of
 from corral._system import clock, paths
 from corral._system.environment import SecretRedactor, named_secrets, own_secrets, redactor_of
@@ -580,15 +581,12 @@ class CallerRuns:
     ) -> RunOutcome:
         part = None if self._budget is None else self._budget.part(f"caller-{id(run)}")
         try:
-            async with api.session(
-                checked.agent, ask=run.asker(), budget=part, **checked.options
-            ) as session:
-                if session.prepared.guard.writable != checked.writable:
-                    raise NotPermitted(
-                        "a folder of the run was replaced by a link since it was checked"
-                    )
-                self._open(run, session.id, redactor_of(session.prepared.environment))
-                return outcome_of(await _prompt(run, session, request))
+            with only_in(checked.writable):
+                async with api.session(
+                    checked.agent, ask=run.asker(), budget=part, **checked.options
+                ) as session:
+                    self._open(run, session.id, redactor_of(session.prepared.environment))
+                    return outcome_of(await _prompt(run, session, request))
         finally:
             if part is not None:
                 part.close()
@@ -607,7 +605,8 @@ class CallerRuns:
         limit = asyncio.timeout(timeout)
         try:
             async with limit:
-                with loader.only(self.allowance.loaded[request.pipeline]):
+                loaded = self.allowance.loaded[request.pipeline]
+                with loader.only(loaded), only_in(checked.writable):
                     result = await pipeline_runs.run(
                         Path(self.allowance.pipelines[request.pipeline]),
                         goal=request.goal,

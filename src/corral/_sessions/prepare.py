@@ -27,6 +27,8 @@ import functools
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +52,7 @@ from corral._system import config, environment, paths, programs
 from corral._system.path_guard import PathGuard
 from corral.errors import (
     ConfigError,
+    NotPermitted,
     UntrustedFolder,
 )
 from corral.options import KNOWN, RunOptions, fallback_agents
@@ -134,6 +137,13 @@ def prepare(
         enforcement.check(agent, decision)
     inherits, credentials = run.inherit == "user", chosen.files
     hook, recording = _hook(agent, on_tool_call, cwd), _recording(agent, run, cwd)
+    guard = PathGuard(
+        cwd,
+        run.include_directories,
+        run.policy.writable,
+        protects=not run.policy.is_unlimited,
+    )
+    _check_folders(run, guard)
     return PreparedRun(
         agent=agent,
         run=run,
@@ -155,16 +165,32 @@ def prepare(
         project_files=_project_files(agent, Path(cwd)),
         user_settings=_user_settings(agent) if inherits else {},
         helpers=programs.helpers(agent, chosen.environment.values.get("PATH")),
-        guard=PathGuard(
-            cwd,
-            run.include_directories,
-            run.policy.writable,
-            protects=not run.policy.is_unlimited,
-        ),
+        guard=guard,
         hook=hook,
         recording=recording,
         checks=checks,
     )
+
+
+_checked_folders: ContextVar[tuple[str, ...]] = ContextVar("_checked_folders", default=())
+
+
+@contextmanager
+def only_in(folders: tuple[str, ...]) -> Iterator[None]:
+    """Within the block, no session is prepared in one of these real paths once it is a link: an
+    agent may replace a folder after it was checked."""
+    token = _checked_folders.set(folders)
+    try:
+        yield
+    finally:
+        _checked_folders.reset(token)
+
+
+def _check_folders(run: RunOptions, guard: PathGuard) -> None:
+    """Raises ``NotPermitted``."""
+    for folder, real in zip((run.cwd, *run.policy.writable), guard.writable, strict=True):
+        if folder in _checked_folders.get() and str(folder) != real:
+            raise NotPermitted(f"the folder {folder} was replaced by a link since it was checked")
 
 
 def _hook(agent: AgentSpec, on_tool_call: Before | None, cwd: str) -> ToolCallHook | None:
