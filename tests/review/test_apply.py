@@ -384,6 +384,8 @@ OBEYED = (
     ".harness/x.yaml", "Earthfile", "netlify.toml", "vercel.json", ".readthedocs.yaml",
     "atlantis.yaml", ".pre-commit-config.yaml", "lefthook.yml", "renovate.json5", ".mergify.yml",
     ".github/CODEOWNERS", "Dangerfile", ".goreleaser.yaml", ".releaserc.json",
+    "shippable.yml", ".vela.yaml", ".packit.yaml", ".copr/Makefile", ".obs/workflows.yml",
+    "dagger.json", ".rultor.yml", ".scrutinizer.yml", "bors.toml", ".kodiak.toml",
     # coding agents and review services
     "AGENTS.md", "sub/CLAUDE.md", "GEMINI.md", "WARP.md", "AGENT.md", ".aider.conf.yml",
     ".claude/settings.json", ".codex/config.toml", ".cursor/rules/x.mdc", ".windsurfrules",

@@ -224,6 +224,7 @@ async def test_what_does_not_exist_is_not_found(view: ViewServer) -> None:
         found = await ask(view, path, headers=view.headers)
         assert found.status == 404, path
         assert set(msgspec.json.decode(found.body)["error"]) == {"code", "message", "hint"}
+    assert (await ask(view, "/%00", headers=view.headers)).status == 200  # as any other place
     for path in (f"/api/sessions/{SESSION}/items?page=x", "/api/usage?by=x", "/api/runs?cursor=x"):
         assert (await ask(view, path, headers=view.headers)).status == 400, path
 

@@ -58,7 +58,7 @@ async def _page(request: Request) -> Response:
         return error_response(404, "not_found", f"there is no operation /{name}")
     if request.method not in ("GET", "HEAD"):
         return wrong_method(("GET",))
-    file = STATIC / name
+    file = STATIC / name.replace("\0", "_")
     is_inside = STATIC in file.resolve().parents
     if not is_inside or file.suffix not in _MEDIA or not fs.is_file(file):
         file = STATIC / "index.html"
