@@ -98,8 +98,12 @@ async def test_an_unknown_fallback_is_refused(ours: BuiltinAgent) -> None:
     assert not ours.requests
 
 
-async def test_a_call_that_the_vendor_refused_counts_for_max_calls(ours: BuiltinAgent) -> None:
-    script = [fail(429, "slow down", retry_after=0.1), say("hello")]
-    result = await ours.run(script, retries=1, max_calls=1)
-    assert result.error is not None
-    assert (result.error.code, len(ours.requests)) == (corral.errors.BudgetExceeded.code, 1)
+async def test_a_call_that_the_vendor_refused_counts_once_for_max_calls(ours: BuiltinAgent) -> None:
+    """Its repetition is the same call."""
+    script = [fail(429, "slow down", retry_after=0.1) for _ in range(2)]
+    async with ours.session([*script, say("hello")], retries=1, max_calls=1) as session:
+        refused = await session.prompt("hi").collect()
+        with pytest.raises(corral.errors.BudgetExceeded, match="1 of max_calls=1 spent"):
+            await session.prompt("hi").collect()
+    assert refused.error is not None
+    assert (refused.error.code, len(ours.requests)) == ("rate_limit", 2)
