@@ -185,3 +185,50 @@ async def test_an_own_call_without_a_response_counts_with_its_estimate(
     before = budget.spent.cost
     free.settle_response(None, was_billed=False)
     assert budget.spent.cost == before
+
+
+def model_request(bound: int) -> ModelRequest:
+    return ModelRequest(
+        provider=find_provider("gemini"), model="pro", is_streamed=True, input_bound=bound
+    )
+
+
+async def admitted(
+    budget: Budget, made: ModelRequest, gate: BudgetGate | None = None
+) -> BudgetTicket:
+    ticket = await (gate or BudgetGate(budget, lambda _text: None)).admit(made)
+    assert isinstance(ticket, BudgetTicket)
+    return ticket
+
+
+@pytest.fixture
+def two_tiers(catalogues: list[Catalogue]) -> None:
+    base, tier = Prices(input=1, output=10), Tier(above=2_000, input=100, output=1_000)
+    catalogues.append(Catalogue([CatalogueEntry(id="gemini:pro", prices=base, tiers=(tier,))]))
+
+
+@pytest.mark.usefixtures("two_tiers")
+async def test_a_complete_call_without_a_cost_is_booked_by_its_tokens() -> None:
+    budget = Budget(max_cost=1.0)
+    made = model_request(1_000)
+    ticket = await admitted(budget, made)
+    usage = Usage(input=700, output=20, coverage="complete")
+    ticket.settle(MeteredCall(request=made, model="pro", usage=usage, output=900, status=200))
+    assert budget.spent.tokens == 720
+    assert budget.spent.cost == pytest.approx((700 + 20 * 10) / MILLION)
+    refused = await admitted(budget, made)
+    refused.settle(MeteredCall(request=made, model="pro", status=429))
+    assert budget.spent.tokens == 720
+
+
+@pytest.mark.usefixtures("two_tiers")
+async def test_the_tier_of_an_estimate_is_that_of_the_tokens_that_are_estimated() -> None:
+    """Earlier input had twice as many tokens as its size says."""
+    budget = Budget(max_cost=10.0)
+    gate = BudgetGate(budget, lambda _text: None)
+    made = model_request(900)
+    first = await admitted(budget, made, gate)
+    usage = Usage(input=1_800, output=1, coverage="complete")
+    first.settle(MeteredCall(request=made, model="pro", usage=usage, status=200))
+    second = await admitted(budget, made, gate)
+    assert second.reservation.amount.cost > 2_000 * 100 / MILLION

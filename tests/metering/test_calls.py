@@ -182,6 +182,21 @@ def test_an_error_costs_nothing() -> None:
     assert not meter.is_partial
 
 
+@pytest.mark.parametrize("has_all", [True, False])
+def test_output_that_was_not_streamed_counts_by_its_length_if_its_usage_is_not_known(
+    has_all: bool,
+) -> None:
+    part = {"content": {"parts": [{"text": "word " * 200}]}, "finishReason": "STOP"}
+    body = json.dumps({"candidates": [part]}).encode()
+    meter = CallMeter(model_request("gemini"))
+    meter.start(200, "application/json")
+    meter.receive(body if has_all else body[:-50])
+    assert meter.output == 0
+    meter.end(complete=has_all)
+    assert meter.is_partial
+    assert 200 <= meter.output <= len(body)
+
+
 def test_malformed_responses_are_partial() -> None:
     for media_type in ("text/event-stream", "application/json", "text/html"):
         meter = CallMeter(model_request("gemini"))

@@ -60,18 +60,19 @@ class BudgetGate:
         """Why a call was refused."""
 
     async def admit(self, request: ModelRequest) -> BudgetTicket | str:
-        prices = find_prices(request.model_id, request.input_bound)
-        if prices is None and self._budget.limits_cost:
-            return self._refuse(price_unknown(request.model_id))
         known = self._factors.get(request.model)
         factor = 1.0 if known is None else min(MOST, known * MARGIN)
+        tokens = round(request.input_bound * factor)
+        prices = find_prices(request.model_id, max(tokens, request.input_bound))
+        if prices is None and self._budget.limits_cost:
+            return self._refuse(price_unknown(request.model_id))
         step = OUTPUT_STEP if request.is_streamed else UNSTREAMED_OUTPUT
         output = min(step, request.output_limit or step)
-        estimate = spent_for(round(request.input_bound * factor), output, prices)
+        estimate = spent_for(tokens, output, prices)
         reserved = await self._reserve(estimate)
         if isinstance(reserved, Shortage):
             return self._refuse(BudgetExceeded(_describe(reserved, estimate), hint=HINT))
-        return BudgetTicket(reserved, request, prices, self._learn)
+        return BudgetTicket(reserved, request, output, prices, self._learn)
 
     async def reserve(self, request: Request) -> BudgetTicket:
         """For a call that corral makes itself. Raises ``BudgetExceeded`` and ``PriceUnknown``."""
@@ -141,6 +142,7 @@ class BudgetTicket:
         self,
         reservation: Reservation,
         request: ModelRequest,
+        output: int,
         prices: Prices | None,
         learn: Callable[[ModelRequest, int], None],
     ) -> None:
@@ -148,7 +150,7 @@ class BudgetTicket:
         self._request = request
         self._prices = prices
         self._learn = learn
-        self._output = OUTPUT_STEP
+        self._output = output
         """Tokens of output for which there is a reservation."""
 
     def may_continue(self, meter: CallMeter) -> bool:
@@ -163,13 +165,14 @@ class BudgetTicket:
         usage = call.usage
         if usage.input and usage.coverage != "estimated":
             self._learn(self._request, usage.input)
-        if not call.is_partial:
-            self.reservation.settle(Spent(call.cost.usd or 0.0, usage.total or 0, 1))
-            return
-        output = max(call.output, usage.output or 0)
-        estimate = spent_for(usage.input or self._request.input_bound, output, self._prices)
-        cost = max(call.cost.usd or 0.0, estimate.cost)
-        self.reservation.settle(Spent(cost, max(usage.total or 0, estimate.tokens), 1))
+        cost, tokens = call.cost.usd or 0.0, usage.total or 0
+        if call.is_partial:
+            output = max(call.output, usage.output or 0)
+            estimate = spent_for(usage.input or self._request.input_bound, output, self._prices)
+            cost, tokens = max(cost, estimate.cost), max(tokens, estimate.tokens)
+        elif call.cost.usd is None:
+            cost = spent_for(usage.input or 0, usage.output or 0, self._prices).cost
+        self.reservation.settle(Spent(cost, tokens, 1))
 
     def settle_response(
         self, response: Response | None, *, was_billed: bool, streamed: int = 0
@@ -183,8 +186,7 @@ class BudgetTicket:
             call = replace(call, usage=response.usage, cost=response.cost, is_partial=is_partial)
             output = len(msgspec.json.encode(response.message)) // OUTPUT_BYTES_PER_TOKEN
         elif was_billed:  # what is not known counts as it was reserved
-            reserved = self.reservation.amount.tokens - self._request.input_bound
-            output = max(output, reserved)
+            output = max(output, self._output)
         self.settle(replace(call, output=output))
 
 

@@ -44,6 +44,9 @@ BYTES_PER_TOKEN = 2
 MEDIA_BYTES_PER_TOKEN = 50
 """The same for media in base64."""
 OUTPUT_BYTES_PER_TOKEN = 3
+LARGEST_COUNTED_BODY = 256 * 1024
+"""Bytes that count of a response that was not streamed, if its usage is not known. A larger one has
+media."""
 LARGEST_USAGE_EVENT = 64 * 1024
 """Bytes. An event with nothing but usage has a few hundred."""
 _BLANK = re.compile(rb"\r?\n\r?\n")
@@ -248,6 +251,12 @@ class CallMeter:
 
     def end(self, *, complete: bool) -> None:
         """The response has ended; ``complete`` tells whether that is its real end."""
+        self._read_end(complete=complete)
+        is_known = self._builder.usage.output is not None
+        if self._body is not None and self.is_partial and not is_known:
+            self.streamed_bytes = min(self._size, LARGEST_COUNTED_BODY)
+
+    def _read_end(self, *, complete: bool) -> None:
         if not self._is_success or self._is_broken:
             return
         try:
