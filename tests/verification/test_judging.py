@@ -39,7 +39,9 @@ RUNNERS = {
     "pytest": Runner(
         ("src/calc.py", "tests/test_calc.py", "pyproject.toml", ".gitignore", "README.md"),
         ("pytest -q", "python -m pytest -q", "uv run pytest -x", "python3 -X dev -m pytest"),
-        (*PYTHON_LIES, "pytest.py", "_pytest/__init__.py", "src/pluggy/__init__.py"),
+        (*PYTHON_LIES, "pytest.py", "_pytest/__init__.py", "src/pluggy/__init__.py",
+         "pytest_timeout.py", "_hypothesis_globals.py", "src/typeguard/__init__.py", "hatch.toml",
+         "__pypackages__/3.11/lib/pytest.py", "Pipfile"),
         ("src/calc.py", "README.md", "src/calc/json.py", "src/new.py", "docs/index.md"),
     ),
     "unittest": Runner(
@@ -59,6 +61,9 @@ RUNNERS = {
         ("calc.py", "check.py", "ci/check.sh", "ci/lib/common.sh", "README.md"),
         ("python -X dev check.py && sh < ci/check.sh", "test $(python check.py) = ok; ci/check.sh",
          "echo check.py ci/check.sh | xargs -n 1 python", "python ./check.py --shell=ci/check.sh",
+         "for f in {ci/check,check}.{sh,py}; do sh $f; done",
+         "X=check; sh ci/$X.sh; python check.py",
+         "sh ci/$(echo check).sh; python `echo ./check.py`",
          "for f in ci/*.sh check.py; do sh $f; done", 'D=ci; python "check.py"; sh $D/check.sh',
          "find . -name 'check.*' -exec sh {} \\;", "cat check.py | python; cd ci && . ./check.sh"),
         ("check.py", "ci/check.sh", "check/__init__.py", "check.pyc"),
@@ -68,14 +73,17 @@ RUNNERS = {
         ("calc.c", "Makefile", "sub/Makefile", "rules.mk", "tests/run.sh"),
         ("make test", "make -s -j4", "make -C sub all", "gmake check unit"),
         ("Makefile", "GNUmakefile", "makefile", "sub/Makefile", "rules.mk", "unit", "check/x",
-         "all", "sub/all", ".stamp", "test.ok", "tests/run.sh", "assert.h", "calc.o", "out/list"),
-        ("calc.c", "calc.h", "src/new.c", "phony", "other"),
+         "all", "sub/all", ".stamp", "test.ok", "tests/run.sh", "assert.h", "calc.o", "out/list",
+         "check-unit", "sub/made", "made/x", "check-unit/x", "stdlib.h",
+         "vendor/unity/unity.c", "Makefile.am"),
+        ("calc.c", "calc.h", "src/new.c", "lib/other", "other.txt"),
     ),
     "npm": Runner(
         ("index.js", "package.json", "src/calc.ts", "src/calc.test.ts", "check/index.js"),
         ("npm test", "npm run check", "npx vitest run", "node check", "yarn jest", "node ./check"),
         ("package.json", "src/calc.test.ts", "src/calc.spec.js", "src/_test.ts", "jest.config.js",
          ".npmrc", "node_modules/jest/bin/jest.js", "__tests__/a.js", ".babelrc", "tsconfig.json",
+         "testem.js", "cucumber.js", ".jshintrc", "bower_components/x/a.js",
          "vitest.config.mts", "src/__snapshots__/calc.snap", ".eslintignore", "e2e/run.js"),
         ("index.js", "src/calc.ts", "src/calc/index.ts", "package-lock.json", "src/latest.ts"),
     ),
@@ -90,7 +98,7 @@ RUNNERS = {
         ("calc.go", "calc_test.go", "cmd/check/main.go", "go.mod", "go.sum"),
         ("go test ./...", "go vet ./... && go test", "go run ./cmd/check", "go test -run TestAdd"),
         ("calc_test.go", "other_test.go", "go.mod", "go.work", "testdata/golden.txt",
-         ".golangci.yml"),
+         ".golangci.yml", "vendor/modules.txt", "vendor/github.com/stretchr/testify/assert/a.go"),
         ("calc.go", "add/add.go", "go.sum", "internal/sum.go"),
     ),
     "others": Runner(
@@ -101,6 +109,8 @@ RUNNERS = {
          "App.Tests/Calc.cs", "test-calc.R", "calc_SUITE.erl", "Calc.Tests.ps1", "calc_spec.lua",
          "CalcTest.kt", "TestCalc.java", "calc_test.dart", "calcSpec.hs", "lib/minitest/autorun.rb",
          "calc.bats", "src/commonTest/Calc.kt", "pom.xml", "build.sbt", ".rspec", "runtests.jl",
+         "src/main/java/org/hamcrest/MatcherAssert.java", "project/Build.scala", "Podfile",
+         ".jvmopts", "lib/bundler/setup.rb", "lib/set.rb", "cucumber.yml", "docker-compose.yml",
          ".proverc", "mix.exs", "Package.swift", "phpunit.xml.dist", "CalcCest.php"),
         ("lib/calc.rb", "src/Calc.scala", "src/Calc.java", "lib/Calc.pm", "src/Contest.java"),
     ),
@@ -117,6 +127,11 @@ check .stamp: calc.c
 %.ok: %.c
 phony: calc.c
 $(OUT)/list: calc.c
+$(addprefix check-,$(KINDS)): calc.c
+define rule
+$(1): calc.c
+endef
+$(eval $(call rule,made))
 """
 
 
@@ -195,6 +210,52 @@ def test_a_word_names_what_existed_at_any_depth(command: str, expected_names: se
     )
     judged = {path for path in PROJECT if rule.decides(path.encode(), is_new=False)}
     assert judged - {"tests/test_calc.py"} == expected_names
+
+
+@pytest.mark.parametrize(
+    ("links", "command", "path"),
+    [
+        ({"check": "scripts/run"}, "./check", "scripts/run"),
+        ({"ci": "scripts"}, "sh ci/run", "scripts/run"),
+        ({"ci": "scripts"}, "ls ci", "scripts/new"),
+        ({"a": "b", "b/c": "../scripts"}, "sh a/c/run", "scripts/run"),
+        ({"tests": "quality"}, "true", "quality/data"),
+        ({"web/tests": "../quality"}, "true", "quality/new"),
+        ({"Makefile": "build/rules"}, "true", "build/rules"),
+    ],
+)
+def test_what_a_link_that_judges_leads_to_judges(
+    links: dict[str, str], command: str, path: str
+) -> None:
+    before = [*map(str.encode, links), b"scripts/run", b"quality/data", b"build/rules"]
+    assert Judges(before, commands=[command], links=links).decides(
+        path.encode(), is_new=path.encode() not in before
+    )
+    assert not Judges(before, commands=["true"]).decides(path.encode(), is_new=False)
+
+
+def test_the_work_that_tests_have_a_link_to_is_the_work() -> None:
+    rule = Judges([b"src/calc.py", b"tests/calc"], links={"tests/calc": "../src"})
+    assert not rule.decides(b"src/calc.py", is_new=False)
+
+
+@pytest.mark.parametrize("command", ["python -m tools.check", "python -m unittest tools.check.T"])
+def test_the_packages_above_a_module_judge(command: str) -> None:
+    rule = Judges([b"tools/check.py", b"tools/a.py"], commands=[command])
+    assert rule.decides(b"tools/__init__.py", is_new=True)
+    assert not rule.decides(b"tools/a.py", is_new=False)
+
+
+def test_what_a_makefile_includes_judges() -> None:
+    rule = Judges([b"Makefile", b"rules"], makefiles={b"Makefile": b"", b"rules": b"test:"})
+    assert rule.decides(b"rules", is_new=False)
+    assert not Judges([b"rules"]).decides(b"rules", is_new=False)
+
+
+def test_a_target_without_a_known_name_is_no_file_with_a_dot_or_in_a_folder() -> None:
+    rule = Judges(makefiles={b"Makefile": b"$(X): calc.c\nout: calc.c\n"})
+    names = ("made", "calc.h", "lib/a.c", "out", "out/a", "out.c")
+    assert [name for name in names if rule.is_target(name.encode())] == ["made", "out", "out/a"]
 
 
 WORK = [

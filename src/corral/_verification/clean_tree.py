@@ -32,14 +32,12 @@ from corral._system.sandbox.box import Bind
 from corral._system.sandbox.sandbox import Sandbox
 from corral._verification.check import CheckContext
 from corral._verification.check_environment import TreePlaces
+from corral._verification.linked_folder import make_linked
 from corral._verification.run_trees import WorkTrees
 from corral.errors import StorageFailed
 from corral.values import printable_path
 
 OLD = 24 * 3600.0
-_LONG_AGO = 1_000_000_000
-"""Seconds since the epoch: the time of files that the run has added. A file that says that
-something was made already is then older than what it was made of."""
 
 
 class CleanTree:
@@ -178,10 +176,9 @@ class CleanTree:
         git_tree.fill(trees.store, place, trees.clean.tree, place.with_name("index"))
         self._entries = trees.entries
         base = os.fsencode(place)
-        for path in trees.new & self._entries.keys():
+        for path, seconds in trees.times(self._entries).items():
             with contextlib.suppress(OSError):
-                times = (_LONG_AGO, _LONG_AGO)
-                os.utime(os.path.join(base, path), times, follow_symlinks=False)
+                os.utime(os.path.join(base, path), (seconds, seconds), follow_symlinks=False)
         if wrong := self._damaged(check_content=True):
             names = ", ".join(printable_path(os.fsdecode(path)) for path in sorted(wrong)[:3])
             raise StorageFailed(f"the repository's objects are damaged: {names}")
@@ -197,7 +194,7 @@ class CleanTree:
         if not self._is_bound:
             if path.is_dir():
                 path.rmdir()
-            path.symlink_to(source)
+            make_linked(str(source), str(path), self.places)
             self._dependencies[name] = stamp
         elif source.is_dir():
             path.mkdir(exist_ok=True)  # where it is mounted
@@ -227,6 +224,8 @@ class CleanTree:
     def repair(self) -> tuple[str, ...]:
         """Put back what a check has changed in the files of the tree, and remove what it has added
         there that judges. Returns the names of the files that it changed."""
+        for name in self._dependencies:
+            _remove(self._place / name)
         wrong = self._damaged()
         changes = [
             TreeDifference(path=path, old=self._entries[path], new=self._entries[path])
@@ -239,6 +238,8 @@ class CleanTree:
             if path not in self._entries and self._trees.judges(path):
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(os.fsencode(self._place), path))
+        for name, stamp in [*self._dependencies.items()]:
+            self._provide(name, stamp)
         return tuple(printable_path(os.fsdecode(path)) for path in sorted(wrong))
 
     def changed_dependencies(self) -> list[str]:
@@ -269,6 +270,14 @@ def own_folder() -> Path:
 def _is_empty_folder(path: Path) -> bool:
     """As a submodule is in the tree."""
     return stat.S_ISDIR(os.lstat(path).st_mode) and not os.listdir(path)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        _make_removable(path)
+        fs.remove_tree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _make_removable(folder: Path) -> None:

@@ -206,10 +206,10 @@ async def _compare(
     reasons: list[str] = []
     if receipt.clean is not None and trees.clean.tree != receipt.clean.tree:
         reasons.append("the tree in which the checks run is another one")
-    again = dict(zip(checks, found, strict=True))
+    new_evidence = dict(zip(checks, found, strict=True))
     merged: list[Evidence] = []
     for number, old in enumerate(receipt.evidence):
-        merged.append(new := again.get(number, old))
+        merged.append(new := new_evidence.get(number, old))
         if difference := _difference(old, new):
             reasons.append(f"{old.name}: {difference}")
     if len(receipt.evidence) < len(receipt.checks):

@@ -28,7 +28,8 @@ from corral._system.git import tree as git_tree
 from corral._system.git.folder_store import Entries, FolderStore
 from corral._system.git.repository import TreeDifference, TreeEntry
 from corral._system.git.scan import Rules
-from corral._verification.judging import MAKEFILES, Judges, Place
+from corral._verification.judging import MAKEFILES, Judges, Place, included_by
+from corral._verification.tree_links import leads_to
 from corral.errors import StorageFailed
 from corral.events import FileKind
 from corral.receipt import (
@@ -50,6 +51,10 @@ what is made of the work is made again."""
 STORE = "trees.git"
 LARGEST_MAKEFILE = 256 * 1024
 """Bytes of a Makefile whose targets are read."""
+_LONG_AGO, _UNCHANGED = 1_000_000_000, 1_000_000_001
+"""Seconds since the epoch."""
+MOST_INCLUDES = 4
+"""Makefiles that are read because the one before includes them."""
 MOST_FILES = 5_000
 """Changed files that a receipt lists."""
 
@@ -102,6 +107,18 @@ class WorkTrees(msgspec.Struct, frozen=True, kw_only=True):
     def judges(self, path: bytes) -> bool:
         """Whether a file that a check has added judges. What it has built does not."""
         return self.judge.decides_by_name(path, is_new=True)
+
+    def times(self, entries: Entries) -> dict[bytes, int]:
+        """The times of files that get none of now. A file of the run that says that something was
+        made already is older than what it is made of; what the run changed is newer than the rest.
+        """
+        times = dict.fromkeys(entries, _UNCHANGED) if self.judge.knows_targets else {}
+        for change in self.changes:
+            times.pop(change.path, None)
+            is_made = change.old is None or self.judge.is_target(change.path)
+            if is_made and change.path in entries:
+                times[change.path] = _LONG_AGO
+        return times
 
     @property
     def unchecked(self) -> bool:
@@ -331,7 +348,7 @@ class RunTrees:
             new=frozenset(each.path for each in changes if each.old is None),
             withheld=tuple(others),
             fresh_bytecode=fresh_bytecode,
-            gaps=tuple(_links_out(store, entries, changes)),
+            gaps=tuple(_links_out(_links(store, old), _links(store, entries))),
             before_files=frozenset(
                 os.fsdecode(path.removeprefix(inside)) for path in old if path.startswith(inside)
             ),
@@ -340,8 +357,7 @@ class RunTrees:
 
     def _judges(self, before: Entries) -> Judges:
         """Which files judge."""
-        found = {path: each.id for path, each in before.items() if MAKEFILES.fullmatch(path)}
-        blobs = repository.blobs(self._store.own, [*found.values()], LARGEST_MAKEFILE)
+        makefiles = self._makefiles(before)
         choice, root = self._choice, str(self.root)
         return Judges(
             before,
@@ -349,8 +365,30 @@ class RunTrees:
             patterns=choice.judge_files,
             commands=choice.commands,
             place=Place(self.inside, (root, fs.real_path(root))),
-            makefiles={path: blobs.get(blob, b"") for path, blob in found.items()},
+            makefiles=makefiles,
+            links=_links(self._store.own, before),
         )
+
+    def _makefiles(self, before: Entries) -> dict[bytes, bytes]:
+        """The Makefiles, and what they include, by its name at any depth."""
+        contents: dict[bytes, bytes] = {}
+        names: set[bytes] = set()
+        for _ in range(MOST_INCLUDES):
+            found = {
+                path: each.id
+                for path, each in before.items()
+                if path not in contents
+                and (MAKEFILES.fullmatch(path) or path.rpartition(b"/")[2] in names)
+            }
+            if not found:
+                break
+            blobs = repository.blobs(self._store.own, [*found.values()], LARGEST_MAKEFILE)
+            contents |= {path: blobs.get(blob, b"") for path, blob in found.items()}
+            texts = (contents[path].decode("utf-8", "replace") for path in found)
+            names |= {
+                os.fsencode(os.path.basename(name)) for text in texts for name in included_by(text)
+            }
+        return contents
 
     def _state(self, tree: str) -> TreeState:
         if not self._store.commit:
@@ -479,22 +517,18 @@ def receipt_files(changes: Iterable[TreeDifference]) -> tuple[ReceiptFile, ...]:
     return tuple(found[:MOST_FILES])
 
 
-def _links_out(
-    store: Path, entries: Mapping[bytes, TreeEntry], changes: Iterable[TreeDifference]
-) -> Iterable[str]:
-    """Links of the run that lead out of the tree: what they lead to is not checked."""
-    links = {
-        each.path: each.new.id
-        for each in changes
-        if each.new is not None
-        and each.new.mode == git_tree.LINK
-        and entries.get(each.path) == each.new
-    }
-    targets = repository.blobs(store, sorted({*links.values()}), 4096) if links else {}
-    for path, blob in links.items():
-        target = os.fsdecode(targets.get(blob, b"/"))
-        folder = os.path.dirname(os.fsdecode(path))
-        leads_to = os.path.normpath(os.path.join(folder, target))
-        if os.path.isabs(target) or leads_to.split("/")[0] == "..":
-            name = printable_path(os.fsdecode(path))
-            yield f"the run made a link that leads out of the folder: {name}"
+def _links_out(before: Mapping[str, str], clean: Mapping[str, str]) -> Iterable[str]:
+    """Links that the run made to lead out of the tree: what they lead to is not checked."""
+    for path in sorted(clean):
+        place = leads_to(path, clean)
+        if place.startswith(("/", "../")) and (
+            path not in before or leads_to(path, before) != place
+        ):
+            yield f"the run made a link that leads out of the folder: {printable_path(path)}"
+
+
+def _links(store: Path, entries: Entries) -> dict[str, str]:
+    """The links of a tree, and what is in them."""
+    found = {path: each.id for path, each in entries.items() if each.mode == git_tree.LINK}
+    targets = repository.blobs(store, sorted({*found.values()}), 4096) if found else {}
+    return {os.fsdecode(path): os.fsdecode(targets.get(blob, b"/")) for path, blob in found.items()}
