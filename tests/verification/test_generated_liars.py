@@ -266,7 +266,7 @@ def assert_there(kind: str) -> None:
         pytest.skip(f"{KINDS[kind].program} is not installed")
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("number", range(len([*liars()])))
 async def test_a_generated_liar_is_not_verified(number: int, tmp_path: Path) -> None:
     case = [*liars()][number]
@@ -276,7 +276,7 @@ async def test_a_generated_liar_is_not_verified(number: int, tmp_path: Path) -> 
     assert "could not be stored" not in receipt.gaps[0]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("number", range(len([*honest()])))
 async def test_an_honest_run_of_every_kind_is_verified(number: int, tmp_path: Path) -> None:
     case = [*honest()][number]

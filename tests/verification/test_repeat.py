@@ -203,6 +203,21 @@ async def test_a_forged_field_is_no_evidence(
     assert found.answer != "same" or forged["verdict"] != "verified"
 
 
+async def test_a_check_that_the_caller_names_must_pass_whatever_the_verdict_is(
+    honest: tuple[Path, Fields], tmp_path: Path
+) -> None:
+    project, fields = honest
+    check = "test -e nothing"
+    failed = {**evidence(check), "outcome": "failed", "exit_code": 1}
+    forged = {**fields, **only(check), "evidence": [failed], "verdict": "gaps", "gaps": ["x"]}
+    demands = Demands(commands=(check,), before="main")
+    found = await answer({**forged}, project, tmp_path / "a", demands)
+    assert found.answer == "differs"
+    assert found.reasons == (f"{check}: it must pass, and failed (exited with 1)",)
+    found = await answer({**forged}, project, tmp_path / "b", None)
+    assert found.answer == "same", "what failed then fails now"
+
+
 async def test_a_check_is_run_as_the_caller_wrote_it(
     honest: tuple[Path, Fields], tmp_path: Path
 ) -> None:

@@ -139,6 +139,13 @@ async def repeat(
     found = await _compare(
         receipt, dict(zip(order, repeated, strict=True)), trees.work, options, setting
     )
+    failed = tuple(
+        f"{each.name}: it must pass, and {each.outcome} ({each.reason})"
+        for each, check in zip(found.evidence, repeated, strict=True)
+        if _is_demanded(check, demands) and not each.passed
+    )
+    if failed and found.answer == "same":
+        found = msgspec.structs.replace(found, answer="differs", reasons=failed)
     work = trees.work
     lines = await in_thread(written_lines, work.store, work.before.tree, work.after.tree)
     commit: str | None = None
