@@ -133,6 +133,7 @@ def test_every_file_was_found() -> None:
     assert {"corral.events", "corral._protocol.ndjson", "corral._agents.registry"} <= NAMES
 
 
+@pytest.mark.spine
 def test_a_module_imports_its_own_layer_and_the_layers_below() -> None:
     above = [
         f"{name} imports {imported}"

@@ -181,6 +181,7 @@ def test_runs_wait_for_a_person(bench: BenchEnvironment, tmp_path: Path) -> None
     assert figures(bench, "waiting_runs.py", tmp_path / "x.db", "2")["waiting"] == 2
 
 
+@pytest.mark.deep
 def test_workers_run_submitted_nodes(bench: BenchEnvironment, tmp_path: Path) -> None:
     db, log = str(tmp_path / "x.db"), tmp_path / "log"
     engine = Engine(bench, sys.executable, bench.env)
@@ -190,6 +191,7 @@ def test_workers_run_submitted_nodes(bench: BenchEnvironment, tmp_path: Path) ->
     assert all(worker.returncode for worker in workers)
 
 
+@pytest.mark.deep
 def test_the_structure_of_the_source_is_measured(bench: BenchEnvironment) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "structure.py", "--list"],

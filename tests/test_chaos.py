@@ -27,6 +27,7 @@ def program(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.spine
 @pytest.mark.worker_process
 @pytest.mark.timeout(600)
 def test_faulted_runs_end_tell_the_truth_and_leave_nothing() -> None:

@@ -178,6 +178,7 @@ def receipt(change: tuple[Path, str, str], runner: dict[str, str]) -> Path:
     return file
 
 
+@pytest.mark.deep
 def test_the_action_reviews_and_comments(
     receipt: Path,
     change: tuple[Path, str, str],

@@ -104,21 +104,28 @@ USES_TOOLS = r"NOTES\.md|What has changed|Which version|write_file|sandbox="
 """Prompts for which ``answer`` calls a tool, and the sandbox, which must let the CLI start."""
 USES_PANDAS = "import pandas"
 """A deep test runs it, in an environment that has pandas and matplotlib."""
+DEAR_SAMPLES = {"README-5", "batches-6", "compare-2", "pipelines-15"}
+"""They run batches, comparisons and pipelines."""
 FIRST_SAMPLE = "README-3"
 FIRST_COMMANDS = "getting-started"
+MOST_COMMANDS = 3
+"""A page with more commands is deep."""
 
 
 def samples() -> list[object]:
     """The first sample, and those in which the agent uses tools, start the real Gemini CLI. The
     others only need an answer: a program like it gives it (``sample_env``)."""
-    return [
-        pytest.param(block, id=block.name, marks=pytest.mark.deep)
-        if USES_PANDAS in block.text
-        else pytest.param(block, id=block.name, marks=needs_gemini(block.text))
-        if block.name == FIRST_SAMPLE or re.search(USES_TOOLS, block.text)
-        else pytest.param(block, id=block.name)
-        for block in blocks("python")
-    ]
+    return [pytest.param(b, id=b.name, marks=sample_marks(b)) for b in blocks("python")]
+
+
+def sample_marks(block: Block) -> list[pytest.MarkDecorator]:
+    if block.name == FIRST_SAMPLE:
+        return [*needs_gemini(block.text), pytest.mark.spine]
+    if USES_PANDAS in block.text or block.name in DEAR_SAMPLES:
+        return [pytest.mark.deep]
+    if re.search(USES_TOOLS, block.text):
+        return [*needs_gemini(block.text), pytest.mark.deep]
+    return []
 
 
 def test_the_first_sample_and_the_first_commands_start_the_real_agent() -> None:
@@ -139,10 +146,13 @@ def console_pages() -> list[object]:
     for page in OVERVIEWS:
         pages[page] = [line for line in pages[page] if line not in elsewhere]
     return [
-        pytest.param(page, lines, id=page, marks=needs_gemini("\n".join(lines)))
+        pytest.param(
+            page, lines, id=page, marks=[*needs_gemini("\n".join(lines)), pytest.mark.spine]
+        )
         if page == FIRST_COMMANDS
-        else pytest.param(page, lines, id=page)
+        else pytest.param(page, lines, id=page, marks=[pytest.mark.deep] if is_long else [])
         for page, lines in pages.items()
+        for is_long in [len(lines) > MOST_COMMANDS]
     ]
 
 

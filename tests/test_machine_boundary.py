@@ -244,6 +244,7 @@ def modules() -> list[Path]:
     ]
 
 
+@pytest.mark.spine
 def test_modules_use_the_machine_only_as_listed() -> None:
     problems: list[str] = []
     for path in modules():

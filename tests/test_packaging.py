@@ -99,6 +99,7 @@ def files_below(folder: Path) -> set[str]:
     }
 
 
+@pytest.mark.deep
 def test_the_wheel_has_every_file_of_the_package_and_the_documentation(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -167,6 +168,7 @@ def test_the_extra_all_has_every_other_extra_but_those_of_harnesses(metadata: Me
     assert extras["all"] == set().union(*(extras[name] for name in others))
 
 
+@pytest.mark.deep
 def test_a_build_has_the_commit_in_its_version_and_a_tag_is_a_release(
     packages: Path, tmp_path: Path
 ) -> None:
@@ -249,6 +251,7 @@ def test_a_command_that_needs_an_extra_names_it(installed: Path, workspace: Path
     assert "corral[engine]" in done.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(pyright.LIMIT + 10)
 def test_every_public_name_of_the_installed_package_has_a_complete_type(
     installed: Path, tmp_path: Path
@@ -264,6 +267,7 @@ def test_every_public_name_of_the_installed_package_has_a_complete_type(
     assert incomplete - of_harbor == set()
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 def test_the_demo_runs_from_the_installed_wheel(
     installed: Path, gemini_program: str, workspace: Path

@@ -61,6 +61,7 @@ ALLOWED = {"os.environ", "sys.argv", "sys.path", "sys.stdin", "sys.stderr",
 that it has made of a file (the recipe of ``importlib``)."""
 
 
+@pytest.mark.spine
 @pytest.mark.seconds
 def test_corral_changes_no_library() -> None:
     found = {

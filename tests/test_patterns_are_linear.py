@@ -257,6 +257,7 @@ def test_a_slow_pattern_is_found(pattern: str | bytes, method: str) -> None:
     assert slow_shape(re.compile(pattern), method) is not None
 
 
+@pytest.mark.deep
 def test_patterns_are_called_by_the_name_of_the_module() -> None:
     """So that ``calls_of_re`` finds them."""
     for module, tree in trees().items():
@@ -269,6 +270,7 @@ def test_patterns_are_called_by_the_name_of_the_module() -> None:
                 assert node.module != "re", module
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_no_pattern_takes_longer_than_in_proportion_to_its_input() -> None:
     uses, made = all_patterns()

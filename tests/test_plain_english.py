@@ -223,6 +223,7 @@ def documentation(text: str) -> str:
     return re.sub(r"(`+)[^`\n]*\1", lambda found: "_" * len(found[0]), "\n".join(lines))
 
 
+@pytest.mark.spine
 def test_comments_docstrings_and_test_names_have_no_banned_phrase() -> None:
     texts = {path: path.read_text(encoding="utf-8") for path in code_files()}
     found = [
@@ -261,6 +262,7 @@ def test_a_banned_name_is_found(code: str) -> None:
     assert {name.strip("_").lower() for name in assigned_names(ast.parse(code))} & {*BANNED_NAMES}
 
 
+@pytest.mark.spine
 def test_no_module_class_function_parameter_or_variable_has_a_banned_name() -> None:
     found: list[str] = []
     for path in code_files():
@@ -294,6 +296,7 @@ def messages(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
+@pytest.mark.spine
 def test_messages_in_the_sources_have_no_banned_phrase() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}: {each.partition(': ')[2]}"

@@ -66,6 +66,7 @@ def test_the_suite_fails(tmp_path: Path, source: str, reason: str) -> None:
     assert "UNSTABLE" not in done.stdout
 
 
+@pytest.mark.deep
 def test_failures_of_an_earlier_run_are_cleared(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(BROKEN)
     assert run_suite(tmp_path).returncode != 0

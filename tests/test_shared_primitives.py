@@ -78,6 +78,7 @@ ALLOWED = {
 }
 
 
+@pytest.mark.spine
 def test_modules_use_the_shared_primitives() -> None:
     assert len(SOURCES) > 40
     own = [

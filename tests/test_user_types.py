@@ -80,6 +80,7 @@ def expected_errors(message: str) -> list[str]:
     ]
 
 
+@pytest.mark.spine
 def test_mypy_knows_the_type_of_every_output_and_names_misspelled_keywords(
     misspelled: Path,
 ) -> None:
@@ -96,6 +97,7 @@ def test_mypy_knows_the_type_of_every_output_and_names_misspelled_keywords(
     assert revealed == expected_types()
 
 
+@pytest.mark.deep
 def test_pyright_knows_the_type_of_every_output_and_names_misspelled_keywords(
     misspelled: Path,
 ) -> None:

@@ -38,6 +38,7 @@ JSON_VALUES: st.SearchStrategy[Json] = st.recursive(
 )
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 @no_deadline
 @given(value=JSON_VALUES)

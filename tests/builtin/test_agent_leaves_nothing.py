@@ -152,6 +152,7 @@ async def test_the_next_prompt_ends_an_unfinished_turn(ours: BuiltinAgent) -> No
     assert result.final_text == "next"
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 async def test_fifty_concurrent_runs_succeed_and_leave_nothing(ours: BuiltinAgent) -> None:
     before = await _open(ours)

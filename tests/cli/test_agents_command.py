@@ -141,6 +141,7 @@ def test_the_doctor_is_content_with_a_key_and_a_network(
     assert "GEMINI_API_KEY" in done.stdout
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize("name", ["gemini-acp", "gemini-cli"])
 def test_the_doctor_is_content_with_the_real_gemini(
@@ -199,6 +200,7 @@ def test_the_doctor_reports_a_service_that_cannot_be_reached(env: dict[str, str]
     assert "cannot be used yet" in done.stdout
 
 
+@pytest.mark.deep
 @needs_node22
 @pytest.mark.gemini_cli
 @pytest.mark.timeout(600)

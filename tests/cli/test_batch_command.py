@@ -163,6 +163,7 @@ def test_after_a_kill_the_same_command_goes_on_with_another_scripted_model(works
     assert results_of(workspace / "r.jsonl")["1"]["text"] == "Hi."
 
 
+@pytest.mark.spine
 def test_after_a_kill_the_same_command_repeats_no_task(
     workspace: Path, model: CountingModel
 ) -> None:
@@ -188,6 +189,7 @@ def test_after_a_kill_the_same_command_repeats_no_task(
     assert "of them earlier" in done.stderr
 
 
+@pytest.mark.deep
 def test_an_interrupted_batch_prints_how_to_continue_and_is_resumed_by_its_name(
     workspace: Path, model: CountingModel, tmp_path: Path
 ) -> None:
@@ -264,6 +266,7 @@ def test_a_killed_batch_of_thousands_of_tasks_is_completed(workspace: Path, coun
     assert len(results_of(workspace / "r.jsonl")) == count
 
 
+@pytest.mark.deep
 def test_the_batch_example_of_the_docs_runs(workspace: Path, model: CountingModel) -> None:
     page = (Path(__file__).parents[2] / "docs" / "batches.md").read_text()
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

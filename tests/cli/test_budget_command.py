@@ -92,6 +92,7 @@ def test_a_paused_session_goes_on_and_wrong_amounts_are_refused(
     assert (unknown.returncode, "no run is called" in unknown.stderr) == (2, True)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("more", [(), ("--no-durable",)], ids=["durable", "memory"])
 def test_a_paused_pipeline_goes_on(
     workspace: Path, model: CountingModel, more: tuple[str, ...]
@@ -114,6 +115,7 @@ def test_a_paused_pipeline_goes_on(
     assert model.counts == {"a": 1, "b": 1}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("more", [(), ("--no-durable",)], ids=["durable", "memory"])
 def test_a_paused_batch_goes_on(
     workspace: Path, model: CountingModel, more: tuple[str, ...]

@@ -108,6 +108,7 @@ def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> Non
     assert "there is no comparison" in corral("compare", "remove", "one", cwd=repository).stderr
 
 
+@pytest.mark.deep
 def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
     repository: Path, tmp_path: Path
 ) -> None:

@@ -51,6 +51,7 @@ def test_bash_completes_commands_agents_and_models(workspace: Path) -> None:
     assert completed("corral", "sessions", "show", "la", cwd=workspace) == ["last"]
 
 
+@pytest.mark.deep
 def test_bash_completes_runs_batches_and_files(workspace: Path) -> None:
     for number, kind in enumerate(("runs", "batches")):
         for name in ("first-1", "first-2", "other"):

@@ -29,6 +29,7 @@ def demo(*words: str, path: str = os.environ["PATH"]) -> subprocess.CompletedPro
     )
 
 
+@pytest.mark.spine
 @pytest.mark.gemini_cli
 def test_the_demo_fixes_the_bug_with_the_program_on_the_path_as_its_picture_shows(
     gemini_program: str,

@@ -162,6 +162,7 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(workspace: Path, session: 
     assert (nowhere.returncode, "No such file" in nowhere.stderr) == (2, True)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("format", ["ndjson", "md", "atif", "otel", "html", "bundle"])
 def test_an_export_to_a_file_is_the_one_to_a_pipe(
     workspace: Path, session: str, format: str
@@ -286,6 +287,7 @@ def large_log(path: Path, megabytes: int) -> None:
             file.write(to_json(ToolResult(name, "success", output=output)) + b"\n")
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_a_log_of_100_megabytes_is_written_with_little_memory(tmp_path: Path) -> None:
     """Data of the child is limited to 100 MB with everything it loads; a log as text alone would

@@ -41,6 +41,7 @@ def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
         server.terminate()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "agent", [pytest.param(name, marks=getattr(pytest.mark, mark_of(name))) for name in AGENTS]
 )

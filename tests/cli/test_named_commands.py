@@ -76,6 +76,7 @@ def test_a_wrong_command_is_noticed() -> None:
     assert not wrong_commands("`corral agents check 'CMD' --env NAME=VALUE`", QUOTED)
 
 
+@pytest.mark.deep
 def test_errors_hints_and_help_name_commands_that_exist() -> None:
     wrong = {
         str(path.relative_to(ROOT)): found

@@ -50,6 +50,7 @@ async def serving(
         assert "Traceback" not in stderr, stderr
 
 
+@pytest.mark.deep
 async def test_a_killed_server_leaves_no_agent_and_finished_runs_stay_readable(
     workspace: Path, tmp_path: Path
 ) -> None:

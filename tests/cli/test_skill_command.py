@@ -144,6 +144,7 @@ def test_wrong_options_are_errors(
     assert os.listdir(workspace) == []
 
 
+@pytest.mark.deep
 def test_library_skills_finds_it_and_its_link_is_up_to_date(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

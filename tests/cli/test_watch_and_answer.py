@@ -128,6 +128,7 @@ def test_a_pipeline_is_replayed_from_its_run_and_from_its_folder(workspace: Path
         assert "✓ ship" in played.stderr
 
 
+@pytest.mark.deep
 def test_a_running_pipeline_is_watched_to_its_end(workspace: Path) -> None:
     graph = GATE.replace('"echo shipped"', f'"while ! test -e {workspace}/go; do sleep 0.05; done"')
     put(workspace, graph)

@@ -142,6 +142,7 @@ def test_the_patch_of_an_attempt_has_what_was_checked(repository: Path) -> None:
     assert git(repository, "diff", "--name-only", "HEAD", row.commit) == "file"
 
 
+@pytest.mark.deep
 def test_what_counts_as_failed_and_what_as_missing(repository: Path) -> None:
     tasks = [
         {

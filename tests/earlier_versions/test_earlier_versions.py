@@ -180,6 +180,7 @@ def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
 BATCH = "batch tasks.jsonl --prompt 'Say {{id}}' --simulate --name queued --output new.jsonl"
 
 
+@pytest.mark.deep
 def test_runs_and_batches_are_continued_or_refused(stored: Stored) -> None:
     if stored.is_continued:
         check_continued(stored)

@@ -75,6 +75,7 @@ def check_message(stderr: str, db: Path) -> None:
     assert "sqlalchemy" not in stderr
 
 
+@pytest.mark.deep
 def test_a_run_on_a_full_disk_fails_and_can_be_resumed(workspace: Path, empty_db: Path) -> None:
     db = empty_db
     (workspace / "p.dot").write_text(PIPELINE)
@@ -94,6 +95,7 @@ def test_a_run_on_a_full_disk_fails_and_can_be_resumed(workspace: Path, empty_db
     assert (result["status"], len(result["completed"])) == ("success", 14)
 
 
+@pytest.mark.deep
 def test_a_workflow_whose_turns_cannot_be_recorded_fails_and_can_be_resumed(
     workspace: Path, empty_db: Path
 ) -> None:
@@ -119,6 +121,7 @@ def test_a_workflow_whose_turns_cannot_be_recorded_fails_and_can_be_resumed(
     assert len(numbers) <= 13  # only the step that was not recorded ran again
 
 
+@pytest.mark.deep
 def test_a_batch_on_a_full_disk_fails_and_can_be_continued(workspace: Path, empty_db: Path) -> None:
     db = empty_db
     tasks = ({"id": f"t{i}", "text": str(i % 10) * 3_000} for i in range(60))

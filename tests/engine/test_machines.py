@@ -98,6 +98,7 @@ def machines(new_postgres: str, tmp_path: Path) -> Iterator[Machines]:
     made.close()
 
 
+@pytest.mark.deep
 def test_another_machine_continues_a_run_from_the_saved_work(
     machines: Machines, bare: Path, tmp_path: Path
 ) -> None:
@@ -126,6 +127,7 @@ def test_another_machine_continues_a_run_from_the_saved_work(
     assert (tmp_path / "a").read_text().count("\n") == 1
 
 
+@pytest.mark.deep
 def test_cancelling_ends_a_command_on_another_machine(
     machines: Machines, bare: Path, tmp_path: Path
 ) -> None:

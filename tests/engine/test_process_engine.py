@@ -126,6 +126,7 @@ def use_from_threads(db: str, folder: Path, count: int) -> None:
         assert list(pool.map(repeat, ways)) == [count] * len(ways)
 
 
+@pytest.mark.deep
 @pytest.mark.filterwarnings("ignore:run_sync stops the running event loop:RuntimeWarning")
 def test_threads_share_the_engine(node: Node, db: str, tmp_path: Path) -> None:
     use_from_threads(db, tmp_path, 1)

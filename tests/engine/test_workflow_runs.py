@@ -79,6 +79,7 @@ def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> No
     ]
 
 
+@pytest.mark.deep
 def test_an_edit_of_one_of_20_steps_repeats_exactly_what_depends_on_it(
     tmp_path: Path, db: str
 ) -> None:
@@ -117,6 +118,7 @@ async def chain(flow: Flow) -> list[str]:
     assert changed == set(asked)
 
 
+@pytest.mark.deep
 def test_a_step_that_may_write_repeats_the_steps_that_read_after_it(
     tmp_path: Path, db: str
 ) -> None:

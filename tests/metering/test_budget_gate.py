@@ -114,6 +114,7 @@ def catalogues(monkeypatch: pytest.MonkeyPatch) -> list[Catalogue]:
     return made
 
 
+@pytest.mark.spine
 @pytest.mark.seconds
 async def test_random_runs_book_what_was_used_and_stay_within_their_limit(
     catalogues: list[Catalogue],

@@ -47,6 +47,7 @@ def overlap(calls: list[ModelCall]) -> bool:
     return any(later[0] < earlier[1] for earlier, later in pairwise(spans))
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("processes", "limited"), [(AT_ONCE, "tokens"), (AT_ONCE, "cost"), (1, "calls"), (1, "tokens")]
 )

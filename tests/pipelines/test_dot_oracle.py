@@ -129,6 +129,7 @@ def statements(draw: st.DrawFn) -> str:
     return draw(st.sampled_from([" -> ", "->", "\n  -> "])).join(chain) + draw(blocks()) + end
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 @settings(max_examples=80, deadline=None)
 @given(st.lists(statements(), max_size=8))

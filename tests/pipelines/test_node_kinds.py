@@ -97,6 +97,7 @@ def test_the_search_finds_a_kind_name(text: str) -> None:
     assert list(_literals(text))
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_kind_names_are_only_in_the_records() -> None:
     assert len(FILES) > 100

@@ -246,6 +246,7 @@ LINES = st.one_of(
 ANY = st.lists(LINES | st.binary(max_size=8)).map(b"\n".join)
 
 
+@pytest.mark.deep
 @no_deadline
 @given(data=ANY, size=st.integers(1, 40))
 def test_any_bytes_in_any_chunks_become_the_same_items(data: bytes, size: int) -> None:

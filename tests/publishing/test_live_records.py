@@ -121,6 +121,7 @@ def test_a_process_that_does_not_answer_is_an_error_and_not_a_hang(tmp_path: Pat
     assert [each.run for each in live.pending()] == ["s-1"]
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_a_hundred_processes_are_listed_and_leave_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE) as parent:

@@ -106,7 +106,7 @@ def attempts(agent: RealAgent, outside: Path) -> list[Call]:
     ]
 
 
-@for_agents("opencode-acp", "opencode-cli", every_day=("opencode-cli",))
+@for_agents("opencode-acp", "opencode-cli")
 async def test_edits_stay_in_a_hostile_workspace_and_nothing_else_is_read_run_or_called(
     agent: RealAgent, workspace: Path, inner: Path, outside: Path
 ) -> None:
@@ -159,7 +159,7 @@ async def test_a_patch_of_several_files_is_denied_if_one_of_them_is(
     assert tree(outside) == before_outside
 
 
-@for_agents("opencode-acp", "opencode-cli", every_day=("opencode-acp",))
+@for_agents("opencode-acp", "opencode-cli")
 async def test_a_linked_document_is_refused_and_searching_works_without_links(
     agent: RealAgent, workspace: Path, outside: Path
 ) -> None:

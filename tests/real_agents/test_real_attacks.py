@@ -283,11 +283,7 @@ def describe(calls: list[Call], results: list[Result]) -> str:
     )
 
 
-@for_agents(
-    lambda record: record.name != "copilot-cli",  # it refuses this policy
-    # The attack kit has ``edits`` of all agents every day.
-    every_day=("gemini-cli", "claude-cli"),
-)
+@for_agents(lambda record: record.name != "copilot-cli")  # it refuses this policy
 async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:
@@ -336,7 +332,7 @@ async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
     assert not offered & (hidden_tools(agent) - {*agent.record.always_offers})
 
 
-@for_agents(every_day=("gemini-acp", "claude-cli"))
+@for_agents()
 async def test_the_default_policy_changes_nothing_and_reads_nothing_outside(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -412,10 +408,7 @@ async def test_a_shell_that_does_not_always_ask_is_not_offered(
     assert agent.tool_name("run") not in agent.turns[0].tools
 
 
-@for_agents(
-    *("gemini-cli", "gemini-acp", "claude-cli", "claude-acp", "qwen-cli", "qwen-acp"),
-    every_day=("gemini-cli", "claude-cli"),
-)
+@for_agents(*("gemini-cli", "gemini-acp", "claude-cli", "claude-acp", "qwen-cli", "qwen-acp"))
 async def test_allow_rules_run_the_named_programs_and_no_others(
     agent: RealAgent, workspace: Path
 ) -> None:

@@ -12,10 +12,7 @@ from corral.testing import Call, Turn, call, say
 
 
 @pytest.mark.timeout(600)
-@for_agents(
-    lambda record: record.name != "codex-acp",
-    every_day=("gemini-cli", "gemini-acp", "claude-cli", "codex-cli", "opencode-acp"),
-)
+@for_agents(lambda record: record.name != "codex-acp")
 async def test_one_script_works_with_every_agent(agent: RealAgent, workspace: Path) -> None:
     script = [
         call("write_file", path="new.txt", content="first line\n"),
@@ -32,9 +29,7 @@ async def test_one_script_works_with_every_agent(agent: RealAgent, workspace: Pa
 
 
 @pytest.mark.timeout(600)
-@for_agents(
-    lambda record: not record.needs_model, every_day=("gemini-cli", "codex-cli", "opencode-cli")
-)
+@for_agents(lambda record: not record.needs_model)
 async def test_the_variables_of_the_server_are_enough(agent: RealAgent, workspace: Path) -> None:
     """Without a model: the agent's own choice may have other tools, as with Codex."""
     asked: list[str] = []

@@ -90,7 +90,7 @@ def unused_port() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
-@for_agents(lambda record: record.supports("retries"), every_day=("claude-cli", "codex-cli"))
+@for_agents(lambda record: record.supports("retries"))
 async def test_a_model_that_cannot_be_reached_is_a_network_error(
     agent: RealAgent, unused_port: int
 ) -> None:
@@ -101,10 +101,7 @@ async def test_a_model_that_cannot_be_reached_is_a_network_error(
         result.raise_for_status()
 
 
-@for_agents(
-    lambda record: record.name != "opencode-cli" and record.probe.model != "scripted",
-    every_day=("gemini-cli",),
-)
+@for_agents(lambda record: record.name != "opencode-cli" and record.probe.model != "scripted")
 async def test_a_network_that_is_away_is_reported_while_the_agent_retries(
     agent: RealAgent, unused_port: int
 ) -> None:
@@ -138,7 +135,7 @@ async def test_without_credentials_nothing_is_started(agent: RealAgent) -> None:
     assert agent.requests == []
 
 
-@for_agents(lambda record: not record.persistent, every_day=("gemini-cli",))
+@for_agents(lambda record: not record.persistent)
 async def test_an_answer_without_text_is_an_error(agent: RealAgent) -> None:
     result = await agent.run([Turn(text="", repeat="forever")])
     with pytest.raises(errors.EmptyAnswer) as caught:
@@ -160,10 +157,7 @@ async def events_until_killed(
     return check_stream(events)
 
 
-@for_agents(
-    lambda record: record.persistent and record.spec.resumes and record.streams,
-    every_day=("gemini-acp",),
-)
+@for_agents(lambda record: record.persistent and record.spec.resumes and record.streams)
 async def test_after_a_crash_the_next_prompt_starts_another_process(
     agent: RealAgent, tmp_path: Path
 ) -> None:
@@ -193,9 +187,7 @@ async def test_after_a_crash_the_next_prompt_starts_another_process(
     assert processes_matching(str(tmp_path)) == []
 
 
-@for_agents(
-    lambda record: record.persistent and record.name != "codex-acp", every_day=("gemini-acp",)
-)
+@for_agents(lambda record: record.persistent and record.name != "codex-acp")
 async def test_the_command_of_a_killed_agent_ends_with_it(
     agent: RealAgent, tmp_path: Path, sleep_time: str
 ) -> None:

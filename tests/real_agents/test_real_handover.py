@@ -56,6 +56,7 @@ def case(first: str, second: str) -> object:
     return pytest.param(first, second, id=f"{first}-to-{second}", marks=marks)
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("two_agents")
 @pytest.mark.parametrize(("first", "second"), [case(*pair) for pair in PAIRS])
 async def test_the_second_agent_knows_what_the_first_did_and_uses_its_file(
@@ -119,6 +120,7 @@ SPENT = fail(
 """The daily quota of Gemini."""
 
 
+@pytest.mark.deep
 @pytest.mark.usefixtures("two_agents")
 @pytest.mark.parametrize(
     ("following", "name"),

@@ -176,7 +176,7 @@ def remove_empty_folders(folder: Path, above: Path) -> None:
         folder = folder.parent
 
 
-@for_agents(lambda record: record.name in PLANTED, every_day=("codex-cli",))
+@for_agents(lambda record: record.name in PLANTED)
 async def test_nothing_in_a_repository_is_obeyed(
     agent: RealAgent, workspace: Path, loot: Path
 ) -> None:

@@ -54,7 +54,7 @@ def limits_of(events: list[Event]) -> list[Error]:
     return [each for each in events if isinstance(each, Error) and each.code == "rate_limited"]
 
 
-@for_agents("gemini-cli", "gemini-acp", "codex-cli", every_day=("gemini-cli", "gemini-acp"))
+@for_agents("gemini-cli", "gemini-acp", "codex-cli")
 async def test_a_limit_longer_than_the_agent_waits_ends_it_and_it_is_resumed(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,7 +62,7 @@ async def test_a_limit_longer_than_the_agent_waits_ends_it_and_it_is_resumed(
     await _check_resumed(agent, lambda codes: codes.count(429) >= 2)
 
 
-@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("claude-cli", "codex-cli"))
+@for_agents("gemini-cli", "claude-cli", "codex-cli")
 async def test_an_agent_whose_calls_are_not_counted_is_resumed(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +87,7 @@ async def _check_resumed(
     assert expected(calls)
 
 
-@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("codex-cli",))
+@for_agents("gemini-cli", "claude-cli", "codex-cli")
 async def test_a_failed_run_has_the_time_that_the_vendor_sent(agent: RealAgent) -> None:
     """``test_an_agent_is_not_started_for_a_limit_that_takes_too_long`` has Gemini CLI every day."""
     script = [fail(429, "slow down", retry_after=1234, times="forever")]
@@ -99,7 +99,7 @@ async def test_a_failed_run_has_the_time_that_the_vendor_sent(agent: RealAgent) 
 
 
 @pytest.mark.parametrize("meter", [True, False], ids=["metered", "not metered"])
-@for_agents("gemini-cli", every_day=("gemini-cli",))
+@for_agents("gemini-cli")
 async def test_an_agent_is_not_started_for_a_limit_that_takes_too_long(
     agent: RealAgent, tmp_path: Path, *, meter: bool
 ) -> None:

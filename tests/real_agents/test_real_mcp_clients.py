@@ -28,7 +28,7 @@ def server(lane: Lane, *options: str, **env: str) -> McpServer:
     return McpServer("agents", argv, env={**model_env(lane), **env})
 
 
-@for_agents("gemini-acp", "claude-cli", "codex-cli", "opencode-cli", every_day=("claude-cli",))
+@for_agents("gemini-acp", "claude-cli", "codex-cli", "opencode-cli")
 async def test_an_agent_lets_another_one_review(agent: RealAgent) -> None:
     reviewer = agent.add_lane([say(REVIEW)])
     home = str(agent.workspace.parent / "served-home")
@@ -46,7 +46,7 @@ async def test_an_agent_lets_another_one_review(agent: RealAgent) -> None:
     assert "set by the one who started corral mcp" in sent
 
 
-@for_agents("gemini-acp", "claude-cli", "codex-cli", "opencode-cli", every_day=("codex-cli",))
+@for_agents("gemini-acp", "claude-cli", "codex-cli", "opencode-cli")
 async def test_an_agent_that_was_called_calls_no_further_one(agent: RealAgent) -> None:
     """Codex passes on none of its variables to MCP servers."""
     never = agent.add_lane([say("never")])

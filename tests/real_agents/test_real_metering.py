@@ -40,7 +40,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-@for_agents(every_day=EVERY_DAY)
+@for_agents(spine=("gemini-cli",))
 async def test_every_call_is_counted_limits_are_waited_for_and_the_agent_does_not_have_the_key(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:
@@ -115,7 +115,7 @@ async def test_a_response_with_the_key_is_cut_and_the_run_says_so(agent: RealAge
     assert KEY not in repr(events)
 
 
-@for_agents(every_day=EVERY_DAY)
+@for_agents()
 async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: RealAgent) -> None:
     endless = [
         Turn(text="title", match="dominant language", repeat="forever"),
@@ -130,7 +130,7 @@ async def test_a_run_ends_before_the_call_that_would_exceed_its_budget(agent: Re
     assert result.usage_source == "metered"
 
 
-@for_agents("gemini-cli", "gemini-acp", "claude-cli", every_day=("gemini-acp",))
+@for_agents("gemini-cli", "gemini-acp", "claude-cli")
 async def test_a_paused_run_continues_when_its_budget_is_raised(agent: RealAgent) -> None:
     script = [Turn(calls=[agent.shell("true")], usage=USAGE), Turn(text="done", usage=USAGE)]
     codes: list[str] = []
@@ -180,7 +180,7 @@ async def test_a_limit_on_the_cost_holds_where_cached_tokens_have_no_price(
     assert len(agent.turns) <= 3
 
 
-@for_agents(lambda record: record.persistent, every_day=("gemini-acp",))
+@for_agents(lambda record: record.persistent)
 async def test_each_prompt_of_a_pool_gets_its_own_calls(agent: RealAgent) -> None:
     numbers = {f"Tell me the result of task number {n}, please.": 100 * n for n in (1, 2, 3)}
 

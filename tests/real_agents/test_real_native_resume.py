@@ -17,7 +17,7 @@ from corral.testing import say
 pytestmark = pytest.mark.timeout(400)
 
 
-@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day=("gemini-cli", "codex-cli"))
+@for_agents("gemini-cli", "claude-cli", "codex-cli")
 async def test_the_native_command_resumes_the_session(agent: RealAgent) -> None:
     result = await agent.run(lambda _: say("noted"), "the word is xylophone", sandbox="off")
     assert result.resume_token is not None, result

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from support.model_scripts import sent_json
-from support.real_agents import RealAgent, for_agents
+from support.real_agents import EVERY_DAY, RealAgent, for_agents
 
 import corral
 from corral import errors
@@ -30,10 +30,7 @@ def add(a: int, b: int) -> int:
     return a + b
 
 
-@for_agents(
-    lambda record: record.spec.native_schema is None,
-    every_day=("gemini-cli",),  # gemini-acp in a pool, below
-)
+@for_agents(lambda record: record.spec.native_schema is None)
 async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_session(
     agent: RealAgent,
 ) -> None:
@@ -50,7 +47,7 @@ async def test_an_answer_that_does_not_fit_is_repaired_in_the_same_session(
     assert response == ['{"summary": "fine", "problems": "two"}']
 
 
-@for_agents("gemini-acp", "claude-cli", every_day=("claude-cli",))
+@for_agents("gemini-acp", "claude-cli")
 async def test_an_answer_that_never_fits_is_an_error(agent: RealAgent) -> None:
     options = agent.options([Turn(text="I would rather not.", repeat="forever")])
     result = await corral.run(agent.name, "review it", output=Review, repairs=1, **options)
@@ -133,7 +130,7 @@ async def test_the_agents_own_tool_submits_the_value(agent: RealAgent) -> None:
     assert name in agent.turns[0].tools
 
 
-@for_agents(lambda record: record.name != "codex-acp", every_day=("claude-cli",))
+@for_agents(lambda record: record.name != "codex-acp", spine=EVERY_DAY - {"codex-acp"})
 async def test_one_script_with_a_value_works_with_every_agent(agent: RealAgent) -> None:
     script = [call("write_file", path="new.txt", content="x"), say("It is:\n", GOOD)]
     options = agent.options(script, policy="all")

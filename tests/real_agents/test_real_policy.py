@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from support.files import file_names
 from support.mcp_servers import notes_server
 from support.model_scripts import sent_json, steps, tool_results_json
-from support.real_agents import RealAgent, denied_tools, for_agents
+from support.real_agents import EVERY_DAY, RealAgent, denied_tools, for_agents
 from support.repositories import git
 
 import corral
@@ -78,7 +78,7 @@ def offered_tools(agent: RealAgent) -> set[str]:
         pytest.param(Policy.reads(), id="reads", marks=pytest.mark.deep),
     ],
 )
-@for_agents(every_day=("gemini-acp", "codex-cli"))
+@for_agents()
 async def test_without_permission_nothing_is_written_run_or_called(
     agent: RealAgent, workspace: Path, notes: Path, policy: Policy
 ) -> None:
@@ -113,10 +113,7 @@ async def test_without_permission_nothing_is_written_run_or_called(
     assert [file for result in results for file in result.files] == []
 
 
-@for_agents(
-    lambda record: record.name != "copilot-cli",  # it refuses this policy
-    every_day=("gemini-acp", "codex-cli", "codex-acp"),
-)
+@for_agents(lambda record: record.name != "copilot-cli")  # it refuses this policy
 async def test_edits_are_made_in_the_workspace_and_writable_folders_only(
     agent: RealAgent, workspace: Path, tmp_path: Path, notes: Path
 ) -> None:
@@ -164,7 +161,7 @@ async def test_edits_are_made_in_the_workspace_and_writable_folders_only(
     assert changed[str(workspace / "seed.txt")] == "modified"
 
 
-@for_agents(every_day=("gemini-cli", "claude-cli", "codex-cli", "codex-acp"))
+@for_agents()
 async def test_the_policy_all_allows_everything_without_a_question(
     agent: RealAgent, workspace: Path, tmp_path: Path, notes: Path
 ) -> None:
@@ -206,7 +203,7 @@ async def test_the_policy_all_allows_everything_without_a_question(
     assert result.denied_complete
 
 
-@for_agents(lambda record: record.asks, every_day=("gemini-acp", "claude-cli", "codex-acp"))
+@for_agents(lambda record: record.asks, spine=("codex-acp",))
 async def test_the_caller_decides_and_shell_rules_need_no_question(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -289,12 +286,8 @@ async def test_permission_for_the_session_covers_one_command_or_tool(
     assert len(asked) == 4
 
 
-@for_agents(
-    # The others cannot enforce deny rules over a free shell, and refuse the policy.
-    "gemini-cli",
-    "claude-cli",
-    "opencode-cli",
-    every_day=("gemini-cli", "claude-cli"),
+@for_agents(  # The others cannot enforce deny rules over a free shell, and refuse the policy.
+    "gemini-cli", "claude-cli", "opencode-cli"
 )
 async def test_rules_hold_over_an_allowed_shell(agent: RealAgent, workspace: Path) -> None:
     denied = ["touch bad.txt", "touch  bad.txt", "ls && touch bad.txt", "ls; touch   bad.txt"]
@@ -324,10 +317,7 @@ async def test_a_denied_tool_is_not_offered_even_if_it_is_listed(
 
 # Not for Copilot: alone it cannot enforce writes, and its permission requests do not name the tool.
 # Not for Qwen Code: without a tool for reading its edit fails before it asks.
-@for_agents(
-    *("gemini-cli", "claude-cli", "opencode-cli", "pi-cli"),
-    every_day=("gemini-cli", "claude-cli"),
-)
+@for_agents(*("gemini-cli", "claude-cli", "opencode-cli", "pi-cli"))
 async def test_only_listed_tools_may_be_used(
     agent: RealAgent, workspace: Path, notes: Path
 ) -> None:
@@ -349,10 +339,7 @@ async def test_only_listed_tools_may_be_used(
     assert {*agent.turns[0].tools} - {call.name for call in note_calls(agent)} == {*writers}
 
 
-@for_agents(
-    lambda record: record.name not in ("codex-acp",),
-    every_day=("claude-cli", "codex-cli", "gemini-cli"),
-)
+@for_agents(lambda record: record.name not in ("codex-acp",), spine=EVERY_DAY - {"codex-acp"})
 async def test_what_is_denied_is_not_offered_and_not_done(
     agent: RealAgent, workspace: Path, notes: Path
 ) -> None:
@@ -451,7 +438,7 @@ async def test_what_an_agent_cannot_do_is_refused_before_it_starts(agent: RealAg
         assert agent.requests == []
 
 
-@for_agents(every_day=("gemini-cli", "gemini-acp", "codex-cli"))
+@for_agents()
 async def test_under_all_every_command_runs_unless_the_report_says_that_it_is_refused(
     agent: RealAgent, workspace: Path
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.files import file_names
 from support.model_scripts import sent_json, steps
-from support.real_agents import RealAgent, for_agents
+from support.real_agents import EVERY_DAY, RealAgent, for_agents
 from support.repositories import git
 
 from corral import FileChanged, errors, result_from_events
@@ -28,7 +28,7 @@ PIXEL = base64.b64decode(
 SOUND = b"RIFF\x24\0\0\0WAVEfmt " + random.Random(3).randbytes(64)
 
 
-@for_agents(every_day=("gemini-cli", "claude-cli", "codex-cli"))
+@for_agents(spine=EVERY_DAY)
 async def test_the_events_of_a_run_report_its_tools_files_and_model(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -65,10 +65,7 @@ async def test_the_events_of_a_run_report_its_tools_files_and_model(
     assert [event for event in events if isinstance(event, Error)] == []
 
 
-@for_agents(
-    lambda record: record.supports("replace_system_prompt"),
-    every_day=("gemini-cli", "claude-cli", "codex-cli"),
-)
+@for_agents(lambda record: record.supports("replace_system_prompt"))
 async def test_system_prompts_images_folders_and_effort_reach_the_model(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:
@@ -103,10 +100,7 @@ async def test_system_prompts_images_folders_and_effort_reach_the_model(
     assert agent.record.own_prompt not in agent.turns[0].system
 
 
-@for_agents(
-    lambda record: record.supports("attachments") and record.name != "codex-acp",
-    every_day=("gemini-acp", "claude-cli"),
-)
+@for_agents(lambda record: record.supports("attachments") and record.name != "codex-acp")
 async def test_attached_files_reach_the_model(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:
@@ -125,7 +119,7 @@ async def test_attached_files_reach_the_model(
     assert "what do they say?" in sent
 
 
-@for_agents(lambda record: record.supports("audio"), every_day=("gemini-acp",))
+@for_agents(lambda record: record.supports("audio"))
 async def test_sounds_and_images_reach_the_model_with_their_type(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -181,7 +175,7 @@ async def test_files_are_what_changed_on_the_disk_whoever_changed_it(
     )
 
 
-@for_agents(lambda record: record.supports("max_turns"), every_day=("gemini-cli", "claude-cli"))
+@for_agents(lambda record: record.supports("max_turns"))
 async def test_a_turn_limit_ends_the_run(agent: RealAgent, seed: Path) -> None:
     script = [Turn(calls=[agent.read("seed.txt")], repeat="forever")]
     result = await agent.run(script, max_turns=2)
@@ -195,10 +189,7 @@ async def test_a_turn_limit_ends_the_run(agent: RealAgent, seed: Path) -> None:
     [3_000_000, pytest.param(20_000_000, marks=pytest.mark.deep)],
     ids=["3-MB", "20-MB"],
 )
-@for_agents(
-    *("gemini-cli", "gemini-acp", "opencode-cli", "codex-cli"),
-    every_day=("gemini-cli", "gemini-acp", "codex-cli"),
-)
+@for_agents(*("gemini-cli", "gemini-acp", "opencode-cli", "codex-cli"))
 async def test_a_long_prompt_and_a_long_answer_arrive_complete(
     agent: RealAgent, workspace: Path, size: int
 ) -> None:

@@ -53,16 +53,17 @@ def check(report: AttackReport) -> None:
     assert made > 50, str(report)
 
 
-@for_agents(every_day=("gemini-acp", "claude-cli", "codex-cli"))
+@for_agents()
 async def test_nothing_gets_out_of_the_sandbox(agent: RealAgent) -> None:
     check(await attack(agent.name, agent.program))
 
 
+@pytest.mark.deep
 async def test_nothing_gets_out_of_the_sandbox_of_the_built_in_agent() -> None:
     check(await attack("corral"))
 
 
-@for_agents("gemini-cli", "gemini-acp", every_day=("gemini-cli",))
+@for_agents("gemini-cli", "gemini-acp")
 async def test_commands_reach_the_hosts_that_the_policy_names_and_no_others(
     agent: RealAgent, tmp_path: Path
 ) -> None:

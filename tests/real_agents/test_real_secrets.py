@@ -137,7 +137,7 @@ SHOWS_VARIABLES = (
 """Writes its variables into a file, and is the server of notes then."""
 
 
-@for_agents(lambda record: record.supports("mcp_servers"), every_day=("claude-cli", "opencode-cli"))
+@for_agents(lambda record: record.supports("mcp_servers"))
 async def test_the_variables_of_an_mcp_server_reach_that_server_only(
     agent: RealAgent, tmp_path: Path
 ) -> None:

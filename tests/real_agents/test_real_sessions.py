@@ -52,7 +52,7 @@ def answer_odd_prompts() -> list[Turn]:
     return [first, *turns, Turn(text="aside", repeat="forever")]
 
 
-@for_agents(every_day=EVERY_DAY - {"opencode-cli"})
+@for_agents(spine=("gemini-acp", "claude-cli", "codex-acp"))
 async def test_a_conversation_continues_in_its_session_and_after_resuming(
     agent: RealAgent, workspace: Path, seed: Path
 ) -> None:
@@ -148,10 +148,7 @@ async def test_a_fork_continues_from_a_session_that_stays_unchanged(agent: RealA
     ]
 
 
-@for_agents(
-    lambda record: record.supports("resume") and not record.persistent,
-    every_day=("gemini-cli", "claude-cli"),
-)
+@for_agents(lambda record: record.supports("resume") and not record.persistent)
 async def test_a_lost_session_and_a_session_of_another_folder_cannot_be_resumed(
     agent: RealAgent, tmp_path: Path
 ) -> None:
@@ -177,7 +174,7 @@ async def test_a_lost_session_and_a_session_of_another_folder_cannot_be_resumed(
     assert len(agent.turns) == 1
 
 
-@for_agents(every_day=EVERY_DAY - {"codex-acp", "opencode-cli"})
+@for_agents(spine=EVERY_DAY - {"opencode-cli"})
 async def test_cancelling_a_prompt_ends_its_command_and_the_session_goes_on(
     agent: RealAgent, workspace: Path, tmp_path: Path, sleep_time: str
 ) -> None:

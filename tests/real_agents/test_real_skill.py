@@ -52,10 +52,7 @@ def ask(agent: RealAgent, *more: str) -> str:
     return "".join(json.dumps(request.body) for request in agent.lane.requests)
 
 
-@for_agents(
-    *("gemini-cli", "claude-cli", "codex-cli", "opencode-cli"),
-    every_day=("gemini-cli", "claude-cli"),
-)
+@for_agents(*("gemini-cli", "claude-cli", "codex-cli", "opencode-cli"))
 def test_the_model_is_offered_the_installed_skill(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,7 +65,7 @@ def test_the_model_is_offered_the_installed_skill(
     assert DESCRIPTION in ask(agent)
 
 
-@for_agents("claude-cli", every_day=())
+@for_agents("claude-cli")
 def test_claude_loads_the_plugin(agent: RealAgent) -> None:
     done = subprocess.run(
         [agent.program, "plugin", "validate", PLUGIN], capture_output=True, text=True, timeout=100

@@ -17,7 +17,7 @@ from corral.run_kwargs import RunKwargs
 
 
 @pytest.mark.timeout(300)
-@for_agents("gemini-cli", "claude-cli", "codex-cli", every_day={"gemini-cli"})
+@for_agents("gemini-cli", "claude-cli", "codex-cli")
 @pytest.mark.parametrize(
     "name",
     [

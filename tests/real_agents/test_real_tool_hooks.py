@@ -8,7 +8,7 @@ from typing import Literal
 
 import pytest
 from support.files import file_names
-from support.real_agents import EVERY_DAY, AgentRecord, RealAgent, for_agents
+from support.real_agents import AgentRecord, RealAgent, for_agents
 from support.sandbox import needs_sandbox
 
 import corral
@@ -30,7 +30,7 @@ def _edits(record: AgentRecord) -> bool:
     return record.spec.tool_call_hook == "edit"
 
 
-@for_agents(_is_hooked, every_day=EVERY_DAY - {"opencode-acp"})
+@for_agents(_is_hooked)
 async def test_each_call_is_allowed_denied_or_edited_by_the_hook(
     agent: RealAgent, workspace: Path, seed: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -79,7 +79,7 @@ async def test_each_call_is_allowed_denied_or_edited_by_the_hook(
         assert _edits(agent.record) or "does not support" in denied
 
 
-@for_agents(_is_hooked, every_day=("gemini-acp", "gemini-cli"))
+@for_agents(_is_hooked)
 async def test_the_hook_is_not_asked_about_what_the_policy_denies(
     agent: RealAgent, workspace: Path
 ) -> None:
@@ -170,7 +170,7 @@ async def test_the_hook_of_a_pool_sees_the_folder_of_each_prompt(
 
 
 @needs_sandbox
-@for_agents(_edits, every_day=("gemini-cli",))
+@for_agents(_edits)
 @pytest.mark.parametrize("network", ["deny", pytest.param("allow", marks=pytest.mark.deep)])
 async def test_the_hook_is_asked_from_inside_a_sandbox(
     agent: RealAgent, workspace: Path, network: Literal["deny", "allow"]
@@ -196,10 +196,7 @@ _WITHOUT_SHELL = ("codex-acp", "opencode-acp")
 """With a shell they would make calls without asking, so they are refused."""
 
 
-@for_agents(
-    lambda record: _is_hooked(record) and record.name not in _WITHOUT_SHELL,
-    every_day=("gemini-acp", "gemini-cli", "codex-cli"),
-)
+@for_agents(lambda record: _is_hooked(record) and record.name not in _WITHOUT_SHELL)
 async def test_a_command_runs_if_the_hook_allows_it_and_not_if_it_denies_it(
     agent: RealAgent, workspace: Path
 ) -> None:

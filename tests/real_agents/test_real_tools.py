@@ -37,10 +37,7 @@ SHOW_IMAGES = ("gemini-acp", "claude-cli", "codex-cli")
 """Agents that pass images of tools on to the scripted model. Others do it for models they know."""
 
 
-@for_agents(
-    lambda record: record.supports("mcp_servers"),
-    every_day=("gemini-acp", "claude-cli", "codex-cli", "codex-acp", "opencode-acp"),
-)
+@for_agents(lambda record: record.supports("mcp_servers"), spine=("gemini-acp",))
 async def test_python_functions_are_tools_of_the_agent(agent: RealAgent, tmp_path: Path) -> None:
     called: list[int] = []
 
@@ -90,10 +87,7 @@ async def test_a_tool_server_that_refuses_the_token_of_the_agent_is_an_error(
     assert "did not list the tools" in result.error.message
 
 
-@for_agents(
-    lambda record: record.supports("mcp_servers"),
-    every_day=("gemini-acp", "claude-cli", "codex-cli", "opencode-acp"),
-)
+@for_agents(lambda record: record.supports("mcp_servers"))
 async def test_each_server_that_cannot_be_used_is_named_before_the_agent_starts(
     agent: RealAgent, tmp_path: Path
 ) -> None:

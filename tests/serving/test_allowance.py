@@ -449,6 +449,7 @@ def random_table(draw: random.Random, folders: list[str]) -> dict[str, Any]:
     return table
 
 
+@pytest.mark.spine
 def test_no_effect_that_the_allowance_forbids_in_10_000_random_pairs(workspace: Path) -> None:
     """What is judged is the option ``policy`` of the permitted run. Half of the policies of callers
     are presets with changes, the others change the allowance's own in a few fields."""

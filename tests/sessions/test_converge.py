@@ -101,6 +101,7 @@ async def test_of_scenarios_the_agent_reads_counts_and_classes(
     assert result.receipt.evidence[0].details["fraction"] == 1.0
 
 
+@pytest.mark.deep
 @needs_sandbox
 async def test_scenarios_that_cannot_be_run_use_up_no_rounds(
     workspace: Path, tmp_path: Path

@@ -106,6 +106,7 @@ async def test_a_pool_that_declines_the_record_stores_nothing(workspace: Path) -
     assert list(paths.sessions().iterdir()) == []
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: Path) -> None:
     async with corral.pool(agent(), **scripted(workspace)) as pool:

@@ -178,6 +178,7 @@ def marks(name: str) -> list[pytest.MarkDecorator]:
     return real if name in QUICK else [*real, pytest.mark.deep, pytest.mark.timeout(400)]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CHANGES])
 async def test_a_changed_program_is_stopped_before_a_real_call(
     name: str, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -191,6 +191,7 @@ async def test_a_pool_refuses_what_is_fixed_when_its_processes_start(
 # The real Gemini CLI: what is on disk
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize("name", ["gemini-cli", "gemini-acp"])
 async def test_gemini_applies_the_narrower_policy_to_one_prompt(

@@ -40,6 +40,7 @@ async def result_of(workspace: Path, orders: str, **options: Unpack[RunKwargs]) 
     return corral.result_from_events(await events_of(workspace, orders, **options))
 
 
+@pytest.mark.deep
 @pytest.mark.both_loops
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <coroutine object test_a_loop")
@@ -280,6 +281,7 @@ async def test_cancel_ends_the_stream_as_interrupted(workspace: Path) -> None:
     assert corral.result_from_events(events).status == "interrupted"
 
 
+@pytest.mark.deep
 async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(workspace: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -394,6 +396,7 @@ async def test_runs_that_share_a_folder_do_not_claim_to_know_all_files(workspace
     assert not two.files_complete
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 async def test_forty_runs_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
     await result_of(workspace, GOOD)  # what is loaded and opened once, is

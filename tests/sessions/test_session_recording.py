@@ -129,6 +129,7 @@ async def test_one_process_per_prompt_is_replayed_to_the_same_events(
     assert essence(then, workspace) == essence(now, other)
 
 
+@pytest.mark.deep
 async def test_each_prompt_of_a_session_has_its_own_answer(
     workspace: Path, recording_file: Path
 ) -> None:

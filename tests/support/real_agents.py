@@ -269,39 +269,41 @@ RECORDS: Mapping[str, AgentRecord] = {
 }
 EVERY_DAY = frozenset(name for name, record in RECORDS.items() if record.mark not in ON_DEMAND)
 """The agents that ``make test`` installs."""
+CHEAP = frozenset({"codex-cli"})
+"""A run of it costs less than a CPU second: it runs every test in ``make test``."""
 
 
 def agent_cases(
-    where: Callable[[AgentRecord], bool] = lambda _record: True,
-    *,
-    every_day: Collection[str] | None = None,
+    where: Callable[[AgentRecord], bool], *, spine: Collection[str] = ()
 ) -> list[object]:
-    """A parameter for each agent with ``where``. With ``every_day``, ``make test`` runs only these;
-    ``make test-all`` always runs all of them."""
-    found: list[object] = []
+    """A parameter for each agent with ``where``. Those in ``spine`` and the cheap ones are run by
+    ``make test``, the others are ``deep``."""
+    cases: list[object] = []
     for name, record in RECORDS.items():
         if where(record):
             marks = [getattr(pytest.mark, record.mark)]
-            if every_day is not None and name in EVERY_DAY and name not in every_day:
+            if name in spine:
+                marks.append(pytest.mark.spine)
+            elif name not in CHEAP:
                 marks.append(pytest.mark.deep)
-            found.append(pytest.param(name, id=name, marks=marks))
-    assert found, "no agent is selected"
-    assert every_day is None or all(where(RECORDS[name]) for name in every_day), every_day
-    return found
+            cases.append(pytest.param(name, id=name, marks=marks))
+    assert cases, "no agent is selected"
+    assert all(where(RECORDS[name]) for name in spine), spine
+    return cases
 
 
 def for_agents(
     where: Callable[[AgentRecord], bool] | str = lambda _record: True,
     *more: str,
-    every_day: Collection[str] | None = None,
+    spine: Collection[str] = (),
 ) -> pytest.MarkDecorator:
     """Run the test for each agent with ``where``, or for the named agents."""
     if isinstance(where, str):
         names = (where, *more)
         assert all(name in RECORDS for name in names), names
-        cases = agent_cases(lambda record: record.name in names, every_day=every_day)
+        cases = agent_cases(lambda record: record.name in names, spine=spine)
     else:
-        cases = agent_cases(where, every_day=every_day)
+        cases = agent_cases(where, spine=spine)
     return pytest.mark.parametrize("agent", cases, indirect=True)
 
 

@@ -62,6 +62,7 @@ def test_resolving_agrees_with_realpath(tree: Path, parts: list[str], absolute: 
     assert resolve(path, str(tree)) == os.path.realpath(os.path.join(tree, path))
 
 
+@pytest.mark.deep
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(NAMES, min_size=1, max_size=7))
 def test_an_allowed_path_is_inside_in_every_reading(tree: Path, parts: list[str]) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 from support.installed_agents import installed, mark_of
 from support.mcp_servers import notes_server
 from support.pipeline_command import corral as command
+from support.real_agents import CHEAP
 from support.sandbox import needs_sandbox
 
 import corral
@@ -59,10 +60,15 @@ def with_fifos(tmp_path: Path) -> Iterator[HostileRepository]:
         yield built
 
 
-def cases(every_day: Collection[str] = tuple(AGENTS)) -> Iterator[object]:
+def cases(*, spine: str) -> Iterator[object]:
+    """The agents; of those that cost more than the built-in one and Codex ``spine`` is not deep."""
     for name, agent in AGENTS.items():
         marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
-        yield pytest.param(name, marks=marks if name in every_day else [*marks, pytest.mark.deep])
+        if name == spine:
+            marks.append(pytest.mark.spine)
+        elif agent.programs and name not in CHEAP:
+            marks.append(pytest.mark.deep)
+        yield pytest.param(name, marks=marks)
 
 
 class Curious:
@@ -138,7 +144,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*cases()])
+@pytest.mark.parametrize("name", [*cases(spine="gemini-cli")])
 async def test_nothing_of_a_hostile_repository_takes_effect(
     name: str, hostile: HostileRepository
 ) -> None:
@@ -147,7 +153,7 @@ async def test_nothing_of_a_hostile_repository_takes_effect(
 
 @needs_sandbox
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*cases(every_day=("gemini-acp", "corral"))])
+@pytest.mark.parametrize("name", [*cases(spine="gemini-acp")])
 async def test_nothing_of_a_hostile_repository_takes_effect_in_the_sandbox(
     name: str, hostile: HostileRepository
 ) -> None:
@@ -171,6 +177,7 @@ async def look_around(name: str, hostile: HostileRepository, **more: Any) -> Non
             assert hostile.documents(model.requests) == []
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 async def test_nothing_takes_effect_in_a_pool(hostile: HostileRepository) -> None:
     agent = AGENTS["gemini-acp"]
@@ -184,6 +191,7 @@ async def test_nothing_takes_effect_in_a_pool(hostile: HostileRepository) -> Non
     assert hostile.added(model.requests) == []
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "name",
     [

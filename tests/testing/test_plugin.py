@@ -65,6 +65,7 @@ def record(project: Path, *words: str) -> None:
     assert code == 0, output
 
 
+@pytest.mark.deep
 def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
     record(project)
     files = sorted(path.name for path in (project / "cassettes" / "test_it").iterdir())
@@ -76,6 +77,7 @@ def test_what_was_recorded_is_replayed_without_any_agent(project: Path) -> None:
     assert "3 passed" in output
 
 
+@pytest.mark.deep
 def test_another_request_fails_with_the_difference_until_it_is_recorded(project: Path) -> None:
     record(project, "-k", "a_run")
     (cassette,) = project.rglob("*.ndjson")

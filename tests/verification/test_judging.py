@@ -147,6 +147,7 @@ def liars() -> Iterator[tuple[str, str, str]]:
             yield name, command, lie
 
 
+@pytest.mark.deep
 def test_no_liar_of_the_table_changes_what_judges() -> None:
     verified = [
         (name, start.format(command), lie)

@@ -122,6 +122,7 @@ def test_a_question_is_answered_or_declined_with_a_button(
         assert "The person did not answer" in declined
 
 
+@pytest.mark.deep
 def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspace: Path) -> None:
     home = tmp_path / "home"
     env = environment_of(home)

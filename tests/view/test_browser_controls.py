@@ -121,6 +121,7 @@ def test_a_run_is_steered_paused_on_its_budget_raised_and_cancelled(
     assert watched.problems == []
 
 
+@pytest.mark.deep
 def test_a_paused_pipeline_is_raised_on_its_page(
     page: Page, tmp_path: Path, workspace: Path, model_server: ModelServer
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_resume_command_is_copied_and_a_bundle_without_secrets_arrives(
     assert not any(SECRET in text for text in found.values())
 
 
+@pytest.mark.deep
 @pytest.mark.worker_process
 def test_a_pipeline_is_run_again_from_a_node(page: Page, tmp_path: Path, workspace: Path) -> None:
     home = tmp_path / "home"
@@ -218,6 +220,7 @@ def test_a_pipeline_is_run_again_from_a_node(page: Page, tmp_path: Path, workspa
         expect(page.locator("a.run")).to_have_count(2, timeout=WAIT_MS)
 
 
+@pytest.mark.deep
 @pytest.mark.worker_process
 def test_the_failed_tasks_of_a_batch_are_retried_and_a_pipeline_is_cancelled(
     page: Page, tmp_path: Path, workspace: Path, model_server: ModelServer

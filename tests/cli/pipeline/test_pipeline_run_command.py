@@ -206,6 +206,7 @@ class AtTerminal:
         return self.process.returncode
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("way", ["--no-durable", "--quiet"])
 def test_a_gate_is_asked_at_the_terminal(way: str, workspace: Path) -> None:
     """In memory, and durable."""

@@ -277,6 +277,7 @@ def test_cancelling_an_interrupted_run_ends_its_commands(
         time.sleep(0.05)
 
 
+@pytest.mark.deep
 def test_a_run_is_cancelled_by_another_process(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:

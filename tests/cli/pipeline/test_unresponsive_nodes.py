@@ -113,6 +113,7 @@ def test_ctrl_c_ends_a_run_whose_node_does_not_stop(workspace: Path, kind: str, 
     assert "Traceback" not in stderr
 
 
+@pytest.mark.deep
 def test_a_worker_that_is_blocked_by_a_node_ends_on_a_signal(workspace: Path) -> None:
     graph = UNRESPONSIVE.format(kind="my.blocks")
     follower = begin(workspace, graph, "--db=runs.db", "--queue=default")

@@ -136,6 +136,7 @@ def test_a_chat_keeps_questions_and_answers_on_the_screen(workspace: Path, colum
     check("chat", columns, shown)
 
 
+@pytest.mark.deep
 @SIZES
 def test_a_pipeline_prints_each_node_once_and_keeps_the_text_of_its_gate(
     workspace: Path, columns: int
@@ -153,6 +154,7 @@ def test_a_pipeline_prints_each_node_once_and_keeps_the_text_of_its_gate(
     check("pipeline", columns, shown)
 
 
+@pytest.mark.deep
 @SIZES
 def test_a_batch_prints_failures_above_its_bar(workspace: Path, columns: int) -> None:
     tasks = "".join(json.dumps({"id": f"t{n}", "n": n}) + "\n" for n in range(3))

@@ -150,6 +150,7 @@ def test_every_line_of_a_question_is_on_some_page() -> None:
     assert [line for line in shown_text.splitlines() if "of" not in line] == lines
 
 
+@pytest.mark.deep
 def test_answers_and_titles_are_escaped_at_a_terminal_and_unchanged_in_a_pipe(
     workspace: Path,
 ) -> None:

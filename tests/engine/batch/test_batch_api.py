@@ -132,6 +132,7 @@ async def test_retry_failed_repeats_only_failed_tasks(
     assert third.earlier == 6
 
 
+@pytest.mark.deep
 async def test_an_interrupted_retry_continues_in_the_same_round(
     model: CountingModel, workspace: Path
 ) -> None:

@@ -53,6 +53,7 @@ def batch(db: str, workspace: Path) -> corral.Batch[None]:
     return corral.batch(TASKS, "task {{id}}", simulate=True, name="b", db=db, cwd=workspace)
 
 
+@pytest.mark.deep
 async def test_a_failed_attempt_is_repeated_and_not_made_again(
     db: str, workspace: Path, tasks: Tasks
 ) -> None:

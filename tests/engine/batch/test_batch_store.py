@@ -66,6 +66,7 @@ async def test_a_batch_on_a_server_runs_in_this_process_without_workers(
         assert report.earlier == (0 if times == 1 else 8)
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])

@@ -114,6 +114,7 @@ except StorageFailed as error:
 """
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_a_database_that_a_full_disk_left_incomplete_is_created_later(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
@@ -194,6 +195,7 @@ with client.connect(here) as opened:
 """
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_processes_that_create_it_at_the_same_time_all_succeed(tmp_path: Path) -> None:
     def one(number: int) -> subprocess.Popen[str]:

@@ -148,6 +148,7 @@ def test_a_client_decodes_no_pickle(db: str, tmp_path: Path) -> None:
     assert not executed.exists()
 
 
+@pytest.mark.deep
 def test_a_damaged_run_is_one_clear_error_and_others_are_shown(
     processes: DurableProcesses, caplog: pytest.LogCaptureFixture
 ) -> None:

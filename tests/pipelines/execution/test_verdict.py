@@ -262,6 +262,7 @@ REAL = [
 ]
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", REAL)
 async def test_a_real_agent_reports_by_the_tool(

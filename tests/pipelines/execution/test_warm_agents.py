@@ -29,6 +29,7 @@ def options_of(gemini: RealAgent, script: object) -> RunKwargs:
     return {key: value for key, value in options.items() if key not in ("cwd", "timeout")}  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
+@pytest.mark.deep
 async def test_nodes_share_a_warm_process_and_no_process_is_left(
     harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:
@@ -78,6 +79,7 @@ async def test_nodes_share_a_warm_process_and_no_process_is_left(
     assert list(paths.sessions().iterdir()) == []
 
 
+@pytest.mark.deep
 async def test_a_prompt_that_mentions_its_directory_gets_its_own_process(
     harness: NodeHarness, gemini: RealAgent
 ) -> None:
@@ -98,6 +100,7 @@ async def test_a_prompt_that_mentions_its_directory_gets_its_own_process(
     assert child_pids() == []
 
 
+@pytest.mark.deep
 async def test_a_post_hook_of_another_agent_runs_from_its_events(
     harness: NodeHarness, gemini: RealAgent, workspace: Path
 ) -> None:

@@ -221,6 +221,7 @@ def forks(draw: st.DrawFn) -> Graph:
     return Graph("random", {"max_visits": 6}, nodes, [*edges, Edge("last", "e")])
 
 
+@pytest.mark.deep
 @settings(max_examples=300, deadline=None)
 @given(graph=forks(), data=st.data())
 def test_the_last_node_runs_once_however_the_branches_end(

@@ -125,6 +125,7 @@ class RandomDriver:
                 return Ended(id=id, outcome=outcome)
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 @settings(max_examples=100)
 @given(st.data())
@@ -165,6 +166,7 @@ def test_every_run_ends_and_continues_after_a_json_round_trip(
     assert to_json(replayed.state) == to_json(original.state)
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 @settings(max_examples=100)
 @given(st.data())

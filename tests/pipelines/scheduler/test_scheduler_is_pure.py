@@ -116,6 +116,7 @@ def test_nothing_that_the_scheduler_imports_can_do_io() -> None:
     assert _impure(MODULES) == []
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 @pytest.mark.parametrize(
     "module", ["corral._pipelines.loader", "corral._pipelines.execution.attempt"]

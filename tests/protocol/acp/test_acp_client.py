@@ -1028,6 +1028,7 @@ def test_events_of_two_sessions_are_never_mixed(order: list[str]) -> None:
         ]
 
 
+@pytest.mark.deep
 def test_many_updates_leave_no_state_behind() -> None:
     acp = prompted()
     tool = update("tool_call", toolCallId="1", status="in_progress")
@@ -1046,6 +1047,7 @@ def test_many_updates_leave_no_state_behind() -> None:
     assert sys.getallocatedblocks() - before < 1000
 
 
+@pytest.mark.deep
 def test_many_turns_leave_no_state_behind() -> None:
     acp = AcpClient()
 

@@ -190,6 +190,7 @@ def test_mcp_servers_are_accepted(wired: Wired) -> None:
     assert read_session(settled.result).session_id == "/w:web,own"
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_every_call_finishes_when_the_agent_dies() -> None:
     with started() as process:

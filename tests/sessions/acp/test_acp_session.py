@@ -942,6 +942,7 @@ async def test_a_task_cancelled_during_the_handshake_leaves_nothing(
     assert open_descriptors() == before
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("orders", ["child\ntext x\nhang", "child\ntext x\nask execute"])
 async def test_a_session_that_is_dropped_leaves_no_process_and_no_warning(
     workspace: Path, orders: str
@@ -991,6 +992,7 @@ async def test_a_session_that_is_dropped_with_an_open_question_leaves_no_process
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
     await result_of(workspace, "text x")  # what is loaded and opened once, is

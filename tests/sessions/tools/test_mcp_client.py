@@ -47,6 +47,7 @@ async def test_a_program_is_used_and_ends_with_the_connection(tmp_path: Path) ->
     assert not processes_matching(str(tmp_path))
 
 
+@pytest.mark.deep
 async def test_a_connection_that_is_dropped_or_cancelled_leaves_no_program(tmp_path: Path) -> None:
     prepared = prepared_run(tmp_path)
     client = await McpClient.open(notes_server(tmp_path), prepared)

@@ -800,6 +800,7 @@ def test_the_sdk_is_loaded_only_when_a_server_starts() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 async def test_the_real_cli_calls_a_python_tool_and_passes_its_result_to_the_model(
     gemini: RealAgent,

@@ -252,6 +252,7 @@ def test_background_processes_do_not_delay_the_recorder(path: Path) -> None:
     assert only(path).entries[-1] == ProgramEnded(0, None)
 
 
+@pytest.mark.deep
 def test_a_reader_that_closes_the_output_is_noticed_by_the_program(path: Path) -> None:
     with running(path, ["yes"]) as process:
         assert process.stdout

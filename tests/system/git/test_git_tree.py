@@ -165,6 +165,7 @@ def test_files_are_not_written_through_links(repository: Path, tmp_path: Path) -
     assert (outside / "inner").read_text() == "inner\n"
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_a_folder_replaced_by_a_link_while_it_is_read_is_not_followed(
     repository: Path, tmp_path: Path

@@ -392,6 +392,7 @@ def test_an_orphan_of_the_caller_is_left_alone() -> None:
                 pass
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_a_hundred_concurrent_runs_half_of_them_cancelled_leave_nothing(folder: Path) -> None:
     chance = random.Random(20_240_611)

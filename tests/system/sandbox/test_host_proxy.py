@@ -102,6 +102,7 @@ async def users_proxy(files: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncGene
         yield proxy
 
 
+@pytest.mark.deep
 @needs_sandbox
 async def test_git_and_pip_and_npm_use_the_proxy_and_the_users_proxy_stays_hidden(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

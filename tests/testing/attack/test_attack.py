@@ -121,6 +121,7 @@ async def test_an_agent_that_approves_everything_breaks_its_policy(
     assert not report.ok
 
 
+@pytest.mark.deep
 async def test_the_built_in_agent_enforces_what_it_reports(workspace: Path) -> None:
     report = await attack_agent("corral", policies=["default", "reads"], sample=8)
     assert report.ok, report
@@ -193,6 +194,7 @@ async def test_a_policy_that_does_not_exist_is_an_error() -> None:
         await attack_agent("corral", policies=["edit"])
 
 
+@pytest.mark.deep
 def test_the_command_attacks_agents_at_once_and_prints_a_line_for_each(tmp_path: Path) -> None:
     names = ["corral", "openai:gpt-5.5"]
     command = [CORRAL, "agents", "check", "--attack", *names, "--concurrency", "2"]

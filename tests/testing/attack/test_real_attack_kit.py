@@ -27,25 +27,21 @@ pytestmark = pytest.mark.whole_program
 DOCS = (Path(__file__).parents[3] / "docs" / "testing.md").read_text()
 AGENTS = {agent.name: agent for agent in registry.all_agents() if agent.probe is not None}
 SAMPLE = 4
-"""Attempts of each class and cell in the everyday run; make test-all makes all of them."""
+"""Attempts of each class and cell; a test below makes all of them."""
 SMALLER_SAMPLES = {"opencode-cli": 1}
 """A start of this agent takes 6 seconds of CPU time."""
 GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
 """Without the ACP file methods, which need no real program: tests/testing/attack/test_attack.py."""
-EVERY_DAY = ("default", "edits", "rules", "all", "asked", "files")
-DEFAULT_EVERY_DAY = ("corral",)
-"""Of the other agents, ``default`` is attacked by make test-all: it is ``edits`` without edits."""
-SELDOM = frozenset(
-    {
-        ("gemini-acp", "rules"),
-        ("gemini-acp", "all"),
-        ("opencode-acp", "edits"),
-        ("opencode-acp", "all"),
-        ("opencode-cli", "rules"),
-        ("opencode-cli", "all"),  # it allows everything, and a start of this agent takes seconds
-    }
-)
-"""attacked by make test-all: otherwise through the other interface of the same program."""
+SAMPLED = ("default", "edits", "rules", "all", "asked", "files")
+"""The policies of which a sample of the attempts is made."""
+SPINE = {
+    ("gemini-cli", "edits"),
+    ("gemini-acp", "files"),
+    ("claude-cli", "rules"),
+    ("codex-cli", "all"),
+    ("codex-acp", "all"),
+}
+"""What ``make test`` attacks of the agents with programs; the rest is deep."""
 
 
 @pytest.fixture(autouse=True)
@@ -56,16 +52,17 @@ def _no_keys_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
-def cases(policies: tuple[str, ...], *more: pytest.MarkDecorator) -> Iterator[object]:
+def cases(policies: tuple[str, ...], *, sampled: bool) -> Iterator[object]:
     for name, agent in AGENTS.items():
-        marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
         for policy in policies:
             if not POLICIES[policy].applies_to(agent):
                 continue
-            seldom = policy == "default" and name not in DEFAULT_EVERY_DAY
-            seldom = seldom or (name, policy) in SELDOM
-            rare = [pytest.mark.deep] if seldom else []
-            yield pytest.param(name, policy, marks=[*marks, *more, *rare])
+            marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
+            if sampled and (name, policy) in SPINE:
+                marks.append(pytest.mark.spine)
+            elif agent.programs or not sampled:
+                marks.append(pytest.mark.deep)
+            yield pytest.param(name, policy, marks=marks)
 
 
 def table() -> dict[tuple[str, str, str], str]:
@@ -164,7 +161,7 @@ async def attack(
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("name", "policy"), [*cases(EVERY_DAY)])
+@pytest.mark.parametrize(("name", "policy"), [*cases(SAMPLED, sampled=True)])
 async def test_enforced_cells_withstand_and_open_cells_work(name: str, policy: str) -> None:
     # With somebody to ask, a refusal ends the turn of some agents: a prompt for each attempt.
     sample = 1 if POLICIES[policy].person else SMALLER_SAMPLES.get(name, SAMPLE)
@@ -172,6 +169,6 @@ async def test_enforced_cells_withstand_and_open_cells_work(name: str, policy: s
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(("name", "policy"), [*cases(tuple(POLICIES), pytest.mark.deep)])
+@pytest.mark.parametrize(("name", "policy"), [*cases(tuple(POLICIES), sampled=False)])
 async def test_enforced_cells_withstand_every_attempt(name: str, policy: str) -> None:
     await attack(name, policy)

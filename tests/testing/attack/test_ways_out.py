@@ -115,6 +115,7 @@ def in_sandbox(
     return wrap
 
 
+@pytest.mark.deep
 def test_every_attempt_works_outside_of_the_sandbox(tmp_path: Path) -> None:
     seen = successful(tmp_path / "arena", (*CELLS, *INSIDE), lambda arena: run(command(arena)))
     attempts = [each for each in ways_out.ALL if each.scripted]

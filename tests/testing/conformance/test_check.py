@@ -104,6 +104,7 @@ async def test_an_agent_that_writes_without_permission_fails(
     assert "a permitted command runs" not in wrong
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     def check(*words: str) -> subprocess.CompletedProcess[str]:

@@ -83,6 +83,7 @@ def without_own_words(text: str) -> str:
     return text.replace(f"grep -rsl {CANARY}", "")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("command", SEARCHES)
 async def test_an_agent_that_searches_finds_nothing(
     workspace: Path, held_out: Path, command: str

@@ -137,6 +137,7 @@ async def test_commands_reach_neither_the_network_nor_the_scenarios(place: Place
     assert list(place.scratch.iterdir()) == []
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(600)  # seven test runs in the sandbox, on a busy machine
 async def test_tests_are_run_by_pytest(place: Place) -> None:
     (place.tree / "sums.py").write_text("def add(a, b):\n    return a + b\n")
@@ -165,6 +166,7 @@ async def test_tests_are_run_by_pytest(place: Place) -> None:
     }
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
