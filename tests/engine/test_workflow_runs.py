@@ -297,6 +297,7 @@ def test_of_a_continued_run_the_newest_continuation_goes_on(
     assert later == {"r": second.run, second.run: third.run}
 
 
+@pytest.mark.deep
 def test_a_continuation_that_has_succeeded_is_not_repeated(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")
     (tmp_path / "one").touch()
@@ -313,6 +314,7 @@ def test_a_continuation_that_has_succeeded_is_not_repeated(tmp_path: Path, db: s
     assert logged(tmp_path) == ["first", "first", "second", "second"]
 
 
+@pytest.mark.deep
 def test_a_continuation_that_waits_goes_on(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
     rewrite(tmp_path, ('step(flow, "second")', 'step(flow, "third")'))

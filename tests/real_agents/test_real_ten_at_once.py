@@ -114,6 +114,7 @@ def descriptors() -> set[str]:
     return found
 
 
+@pytest.mark.deep
 async def test_ten_different_agents_at_once_do_not_mix_and_leave_nothing(
     workspace: Path, tmp_path: Path, temporary: Path
 ) -> None:

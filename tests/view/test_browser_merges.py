@@ -31,6 +31,7 @@ def page(browser: Browser) -> Iterator[Page]:
         yield page
 
 
+@pytest.mark.deep
 def test_a_queue_is_shown_while_it_is_merged(page: Page, tmp_path: Path) -> None:
     home, go = tmp_path / "home", tmp_path / "go"
     repo = make_repository(tmp_path / "repo")

@@ -293,6 +293,7 @@ def test_a_comparison_shows_its_attempts(page: Page, home: Path) -> None:
     expect(page.locator(".side")).to_contain_text("one · parser")
 
 
+@pytest.mark.deep
 def test_a_wrong_token_and_another_origin_get_nothing(browser: Browser, address: str) -> None:
     root = address.split("?", maxsplit=1)[0]
     with browser.new_context() as context:

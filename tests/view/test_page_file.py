@@ -147,6 +147,7 @@ def test_secrets_are_redacted_before_they_are_rendered(
     assert "SERVICE_TOKEN redacted" in text
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_a_run_of_100_000_events_gives_a_file_that_a_browser_opens(tmp_path: Path) -> None:
     log = tmp_path / "log.ndjson"

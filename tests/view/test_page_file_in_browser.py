@@ -43,6 +43,7 @@ def long_log(path: Path) -> Path:
     return path
 
 
+@pytest.mark.deep
 def test_an_exported_file_shows_the_run_and_loads_nothing(tmp_path: Path) -> None:
     addresses = {
         "Let me look.": exported(write_events(tmp_path / "plain.ndjson", session_events())),

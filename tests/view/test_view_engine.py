@@ -50,6 +50,7 @@ async def test_an_answer_that_cannot_be_read_hides_no_run(tmp_path: Path) -> Non
         assert "cannot be read" in found["warnings"][0]
 
 
+@pytest.mark.deep
 async def test_a_gate_is_answered_after_its_process_ended_and_a_node_is_run_again(
     tmp_path: Path,
 ) -> None:
@@ -115,6 +116,7 @@ PAUSED = """digraph work {
 }"""
 
 
+@pytest.mark.deep
 async def test_a_run_is_started_paused_raised_and_its_context_read(
     tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +163,7 @@ async def test_a_run_is_started_paused_raised_and_its_context_read(
         assert re.search(r"cost +\$0\.00\d\d · \d+ tokens", shown.stdout), shown.stdout
 
 
+@pytest.mark.deep
 async def test_a_paused_batch_and_a_run_with_a_paused_child_say_so_and_are_raised(
     tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +209,7 @@ async def batch_to_end(numbers: list[int], prompt: str, **options: Any) -> Batch
     return await start([{"n": number} for number in numbers], prompt, **options)
 
 
+@pytest.mark.deep
 async def test_the_failed_tasks_of_a_batch_are_run_again(
     tmp_path: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

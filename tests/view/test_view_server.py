@@ -390,6 +390,7 @@ def test_without_the_extra_the_command_says_what_to_install() -> None:
     assert "pip install 'corral[view]'" in ended.stderr
 
 
+@pytest.mark.deep
 def test_beyond_loopback_there_is_a_warning(tmp_path: Path) -> None:
     with running_view(tmp_path, "--listen", "0.0.0.0") as server:
         assert server.host == socket.gethostname()

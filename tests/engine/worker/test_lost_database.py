@@ -97,6 +97,7 @@ def test_a_worker_continues_when_the_database_returns_within_its_grace_period(
     assert processes.attempt_counts() == {"a.1#1": 1}
 
 
+@pytest.mark.deep
 def test_a_worker_ends_after_its_grace_period_and_another_takes_over(
     switch_server: Callable[[bool], None], postgres_processes: DurableProcesses
 ) -> None:

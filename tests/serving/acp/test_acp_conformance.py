@@ -38,6 +38,7 @@ def served(monkeypatch: pytest.MonkeyPatch, base: AgentSpec, *arguments: str) ->
     return shlex.join([*CORRAL, *arguments])
 
 
+@pytest.mark.deep
 async def test_the_builtin_agent_passes_every_scenario_through_corral_acp(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,10 +65,9 @@ def seen(row: Row) -> tuple[Outcome, str]:
 def cases() -> Iterator[object]:
     for name, has_program in PROGRAMS.items():
         for tier in TIERS:
-            of_program = [getattr(pytest.mark, mark_of(name)), pytest.mark.deep]
-            if tier == SPINE:
-                of_program[1] = pytest.mark.spine
-            yield pytest.param(name, tier, marks=of_program if has_program else [])
+            costs = pytest.mark.spine if tier == SPINE else pytest.mark.deep
+            marks = [getattr(pytest.mark, mark_of(name)), costs] if has_program else []
+            yield pytest.param(name, tier, marks=marks)
     for name in WIRES:
         yield pytest.param(name, "", marks=[])
 
