@@ -11,53 +11,13 @@ from pathlib import Path
 from support.stream_checks import check_stream
 
 from corral._agents import registry
-from corral._agents.spec import AgentSpec, TurnEnding, stream_transport
-from corral._protocol.ndjson import NdjsonStream
+from corral._agents.spec import TurnEnding, stream_transport
+from corral._protocol.ndjson import NdjsonStream, RawEvent
 from corral._sessions.event_normalizer import EventNormalizer
-from corral.events import Done, Event, Init, to_json
+from corral.events import Event, Init
 from corral.options import RunOptions
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
-
-
-def recording_names(folder: Path) -> list[str]:
-    return sorted(path.name.removesuffix(".exit.json") for path in folder.glob("*.exit.json"))
-
-
-def read_recording(agent: AgentSpec, folder: Path, name: str, size: int = 1 << 20) -> list[Event]:
-    """The recording's events, its output read ``size`` bytes at a time."""
-    ended = json.loads((folder / f"{name}.exit.json").read_bytes())["exit"]
-    output = (folder / f"{name}.ndjson").read_bytes()
-    stderr_file = folder / f"{name}.stderr"
-    transport = stream_transport(agent)
-    stream = NdjsonStream(transport.frames, transport.translator())
-    version = agent.package.tested
-    init = Init(run_id="r", agent=agent.name, cwd="/workspace", agent_version=version)
-    guard = EventNormalizer(init, started=0.0)
-    events: list[Event] = []
-    for start in range(0, len(output), size):
-        events += guard.take(stream.receive(output[start : start + size]), 0.0)
-    events += guard.take(stream.end(), 0.0)
-    code = ended if isinstance(ended, int) else -9  # it hung, and was killed
-    ending = TurnEnding(
-        code=code if code >= 0 else None,
-        signal=-code if code < 0 else None,
-        stderr=stderr_file.read_text("utf-8") if stderr_file.exists() else "",
-        finish=guard.finish,
-        answered=guard.answered,
-        run=RunOptions(agent=agent.name),
-    )
-    return check_stream([*events, *guard.close(0.0, agent.explain(ending))])
-
-
-def done_of(events: list[Event]) -> Done:
-    done = events[-1]
-    assert isinstance(done, Done)
-    return done
-
-
-def as_lines(events: list[Event]) -> str:
-    return "".join(to_json(event).decode() + "\n" for event in events)
 
 
 class Recordings:
@@ -66,10 +26,45 @@ class Recordings:
     def __init__(self, agent: str) -> None:
         self.agent = registry.find(agent)
         self.folder = RECORDINGS / agent.partition("-")[0]
-        self.names = recording_names(self.folder)
+        files = self.folder.glob("*.exit.json")
+        self.names = sorted(path.name.removesuffix(".exit.json") for path in files)
 
     def __call__(self, name: str, size: int = 1 << 20) -> list[Event]:
-        return read_recording(self.agent, self.folder, name, size)
+        """The recording's events, its output read ``size`` bytes at a time."""
+        ended = json.loads((self.folder / f"{name}.exit.json").read_bytes())["exit"]
+        code = ended if isinstance(ended, int) else -9  # it hung, and was killed
+        output = b"".join(self.lines(name))
+        stderr_file = self.folder / f"{name}.stderr"
+        stderr = stderr_file.read_text("utf-8") if stderr_file.exists() else ""
+        read = self.agent.read_stderr or (lambda _: None)
+        stream = self.stream()
+        version = self.agent.package.tested
+        init = Init(run_id="r", agent=self.agent.name, cwd="/workspace", agent_version=version)
+        guard = EventNormalizer(init, started=0.0)
+        events: list[Event] = []
+        for start in range(0, len(output), size):
+            events += guard.take(stream.receive(output[start : start + size]), 0.0)
+        logged = [item for line in stderr.splitlines() if (item := read(line)) is not None]
+        events += guard.take([*stream.end(), *logged], 0.0)
+        ending = TurnEnding(
+            code=code if code >= 0 else None,
+            signal=-code if code < 0 else None,
+            stderr=stderr,
+            finish=guard.finish,
+            answered=guard.answered,
+            run=RunOptions(agent=self.agent.name),
+        )
+        return check_stream([*events, *guard.close(0.0, self.agent.explain(ending))])
 
-    def done(self, name: str) -> Done:
-        return done_of(self(name))
+    def lines(self, name: str) -> list[bytes]:
+        """What the program wrote, without the lines that were sent to it (``{">>": ...}``)."""
+        lines = (self.folder / f"{name}.ndjson").read_bytes().splitlines(keepends=True)
+        return [line for line in lines if not line.startswith(b'{">>"')]
+
+    def stream(self) -> NdjsonStream:
+        transport = stream_transport(self.agent)
+        return NdjsonStream(transport.frames, transport.translator())
+
+    def read(self, *frames: object) -> list[RawEvent]:
+        """What these lines of the program are read as."""
+        return list(self.stream().receive(b"".join(json.dumps(f).encode() + b"\n" for f in frames)))
