@@ -57,6 +57,29 @@ def test_the_agents_may_have_a_scripted_model(workspace: Path) -> None:
     assert done.stdout.count("Hi.") == 2
 
 
+def test_a_killed_comparison_resumes_with_another_scripted_model(workspace: Path) -> None:
+    script = workspace / "fake.toml"
+    script.write_text('[[turn]]\nhang = true\nrepeat = "forever"\n')
+    models = "gemini:gemini-2.5-flash,openai:gpt-5"
+    words = ("Hi", "--agents", models, "--name", "night", "--fake", script.name)
+    process = subprocess.Popen(
+        [CORRAL, "compare", *words], cwd=workspace, stdin=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        while not [*Path(os.environ["CORRAL_HOME"]).glob("hosts/*/jobs/*/started.*")]:
+            assert process.poll() is None
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.wait(LIMIT)
+    script.write_text('[[turn]]\ntext = "Hello."\nrepeat = "forever"\n')
+    resumed = ("resume", "night", "--fake", script.name, "--json")
+    done = corral("compare", *resumed, cwd=workspace, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    (task,) = json.loads(done.stdout)["tasks"]
+    assert [attempt["verdict"] for attempt in task["attempts"]] == ["passed", "passed"]
+
+
 def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: Path) -> None:
     words = (*BOTH, "--verify", "grep -q fixed file", "--approve", "all", "--json", "--repeat", "2")
     done = run(
