@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Literal, TypeGuard
 
 import msgspec
@@ -150,6 +149,7 @@ def outcome_of_error(error: CorralError) -> Outcome:
     return failed(reason, retryable=retryable, failure_class=failure_class(error))
 
 
+_LARGEST_FLOAT = math.nextafter(math.inf, 0.0)
 MAX_DEPTH = 100
 """Levels of nesting in a value: not every JSON reader can read more."""
 
@@ -171,7 +171,7 @@ def not_json(value: object, depth: int = 0) -> str | None:
             return None
         case int():
             # Readers in other languages have floats only.
-            return None if abs(value) <= sys.float_info.max else "is a number over 1.8e308"
+            return None if abs(value) <= _LARGEST_FLOAT else "is a number over 1.8e308"
         case float():
             return None if math.isfinite(value) else f"is {value}"
         case _:
