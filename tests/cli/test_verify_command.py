@@ -93,6 +93,9 @@ def test_the_summary_has_the_verdict_and_the_evidence(project: Path, receipt: Pa
     ("words", "expected_text"),
     [
         (["--require", "verified"], "--require needs --verify"),
+        (["--put-back"], "--put-back needs --verify"),
+        (["--work", "src/**"], "--work needs --verify"),
+        (["--judge-file", "x"], "--judge-file needs --verify"),
         (["--receipt", "r.json"], "--receipt needs --verify"),
         (["--verify", " "], "command_succeeds needs a command"),
         (["--verify", "true", "--receipt", "no/such/folder/r.json"], "no such folder"),
@@ -108,6 +111,16 @@ def test_bad_input_is_one_error_before_anything_starts(
     assert done.returncode == 2
     assert expected_text in done.stderr
     assert not (project / "started").exists()
+
+
+def test_checks_of_the_configuration_are_checks(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f"[defaults]\nverify = {json.dumps([PLAIN])}\n")
+    monkeypatch.setenv("CORRAL_CONFIG", str(file))
+    assert run(project, "", "--require", "verified").returncode == 14
+    assert run(project, FIX, "--require", "verified", "--put-back").returncode == 0
 
 
 def test_a_receipt_is_repeated_and_says_the_same_here_and_elsewhere(

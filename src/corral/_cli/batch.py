@@ -170,7 +170,8 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
             "rounds": None,
             "summary": None,
         },
-        flags,
+        # Tasks have checks of their own too, so --work and the like may be given without --verify.
+        {name: flags.get(name) for name in ("agent", "verify", "scenarios")},
     )
     if flags["no_durable"] and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")

@@ -12,7 +12,7 @@ import msgspec
 
 from corral._cli.command_types import Decorator, all_of, option
 from corral._cli.ui.terminal import echo_err
-from corral._system import fs
+from corral._system import config, fs
 from corral.errors import ConfigError, StorageFailed
 from corral.receipt import Receipt, Verdict
 
@@ -78,9 +78,13 @@ class VerdictRule(NamedTuple):
             "--receipt": flags["receipt"],
             "--until-verified": flags["until_verified"],
             "--summary": flags["summary"],
+            "--put-back": options.get("put_back"),
+            "--work": options.get("work"),
+            "--judge-file": options.get("judge_files"),
+            "--verify-with": options.get("verify_with"),
         }
         for name, value in given.items():
-            if value and not (options.get("verify") or options.get("scenarios")):
+            if value and not has_checks(options):
                 raise ConfigError(
                     f"{name} needs --verify or --scenarios",
                     hint="For example: --verify 'pytest -q'.",
@@ -133,6 +137,12 @@ def append_summary(path: Path, receipt: Receipt, answer: str = "") -> None:
             file.write(text)
     except OSError as error:
         raise StorageFailed(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def has_checks(options: Mapping[str, object]) -> bool:
+    """Whether the command or corral.toml gives checks. Raises ``ConfigError``."""
+    defaults = config.load(str(options.get("agent") or ""))
+    return any(given.get(name) for given in (options, defaults) for name in ("verify", "scenarios"))
 
 
 def write_receipt(path: Path, receipt: Receipt) -> None:
