@@ -311,3 +311,22 @@ def test_fifty_branches_with_conflicts(tmp_path: Path, monkeypatch: pytest.Monke
     start = git(repo, "rev-parse", "main")
     finish(command(repo, log, "work/*"), {**os.environ}, repo, start, names)
     assert len(log.read_text().splitlines()) == 15
+
+
+def test_a_branch_that_got_a_commit_after_a_kill_is_merged_with_it(repo: Path) -> None:
+    add_branch(repo, "work/a", {"a": "a"})
+    assert merge(repo, "work/a").pending
+
+    def as_killed(queue: MergeQueue) -> None:
+        (entry,) = queue.entries
+        entry.state, entry.staged, entry.unreported, entry.ended = "checking", False, False, None
+
+    QueueStore.of(repo, "main").change(as_killed)
+    git(repo, "stash", "-q")
+    git(repo, "checkout", "-q", "work/a")
+    (repo / "more").write_text("more\n")
+    git(repo, "add", "more")
+    git(repo, "commit", "-qm", "more")
+    git(repo, "checkout", "-q", "main")
+    assert merge(repo, "work/a").merged
+    assert git(repo, "show", "main:more") == "more"

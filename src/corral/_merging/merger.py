@@ -197,7 +197,8 @@ class Merger:
         def correct(stored: MergeQueue) -> bool:
             stored.updating, is_complete = "", True
             for entry in stored.entries:
-                is_tried = entry.staged or (entry.is_open and bool(entry.base))
+                is_tried = bool(entry.base) and not self._has_moved(entry)
+                is_tried = entry.staged or (entry.is_open and is_tried)
                 if is_tried and is_on(end, entry):
                     if entry.is_open:
                         queue.end(entry, "merged")
@@ -211,6 +212,10 @@ class Merger:
             return is_complete
 
         return self._store.change(correct)
+
+    def _has_moved(self, entry: MergeEntry) -> bool:
+        """Whether a branch has another commit than the one that was tried."""
+        return tip_of(self._root, entry.branch) not in (None, entry.commit)
 
     def _is_own(self, stored: MergeQueue, staged: str, tip: str) -> bool:
         """Whether a commit was made by this queue, or has nothing that the target does not have."""
@@ -368,8 +373,14 @@ class Merger:
         return entry
 
     def _end(self, number: int, state: queue.EndState, reason: str = "") -> None:
-        entry = self._store.change(lambda stored: queue.end(stored.find(number), state, reason))
-        self._on_entry(entry)
+        def change(stored: MergeQueue) -> MergeEntry:
+            entry = stored.find(number)
+            if state == "merged" and self._has_moved(entry):
+                stored.put_last(entry)  # with what it has got meanwhile
+                return entry
+            return queue.end(entry, state, reason)
+
+        self._on_entry(self._store.change(change))
 
     async def _run_gates(self, stored: MergeQueue, commit: str) -> Evidence | None:
         """The evidence of the command that fails in a clean worktree; None if all succeed."""
