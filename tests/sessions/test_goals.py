@@ -27,7 +27,7 @@ from corral.result import Result
 from corral.values import FileChanged, Usage
 
 AGENT = "gemini-cli"
-MEND = "init\nwrite done\ntext mended\nresult"
+FIX = "init\nwrite done\ntext mended\nresult"
 """Orders, as a complaint gives them to the scripted program."""
 
 
@@ -54,7 +54,7 @@ async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> Non
     def check(result: Result) -> str | None:
         if (workspace / "done").exists():
             return None
-        return f"after {result.final_text}:\n{MEND}\nargv second.json"
+        return f"after {result.final_text}:\n{FIX}\nargv second.json"
 
     seen: list[corral.Event] = []
     result = await corral.run(
@@ -74,7 +74,7 @@ async def test_a_complaint_goes_back_to_the_same_session(workspace: Path) -> Non
 
 
 async def test_the_end_of_a_commands_output_is_the_complaint(workspace: Path) -> None:
-    reported = " ".join(f"echo '{line}';" for line in MEND.splitlines())
+    reported = " ".join(f"echo '{line}';" for line in FIX.splitlines())
     check = command_succeeds(f"test -f done || {{ {reported} exit 1; }}")
     result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))
     assert result.ok
@@ -191,7 +191,7 @@ async def test_a_prompt_file_is_sent_once(workspace: Path) -> None:
     (workspace / "prompt.md").write_text(GOOD)
 
     def check(_result: Result) -> str | None:
-        return None if (workspace / "done").exists() else f"no:\n{MEND}"
+        return None if (workspace / "done").exists() else f"no:\n{FIX}"
 
     result = await corral.run(
         AGENT, until=check, rounds=1, **scripted_options(workspace, prompt_file="prompt.md")
@@ -453,7 +453,7 @@ async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
     workspace: Path,
 ) -> None:
     def check(_result: Result) -> str | None:
-        return None if (workspace / "done").exists() else f"\0odd \ud800:\n{MEND}"
+        return None if (workspace / "done").exists() else f"\0odd \ud800:\n{FIX}"
 
     assert (await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))).ok
 

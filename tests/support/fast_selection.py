@@ -45,8 +45,8 @@ def add_marks(item: pytest.Item) -> None:
 def leaves_out(path: Path, expression: str) -> bool:
     """Whether ``-m expression`` deselects all tests in this folder: then they are not collected,
     which takes time in every worker."""
-    is_whole = path.parent == TESTS and path.name in WHOLE_PROGRAMS
-    return is_whole and "not whole_program" in expression
+    is_program = path.parent == TESTS and path.name in WHOLE_PROGRAMS
+    return is_program and "not whole_program" in expression
 
 
 def begin(item: pytest.Item) -> None:

@@ -152,15 +152,15 @@ def batch_summary(batch: BatchOverview, db: str | None) -> Summary:
     known = KnownState(
         status=batch.status, live=is_live, live_state="paused" if batch.status == "paused" else ""
     )
-    in_words = state_of(known, clock.now())
+    shown_state = state_of(known, clock.now())
     failed = f", {batch.failed:,} failed" if batch.failed else ""
     return Summary(
         kind="batch",
         id=batch.name,
         db=db,
         title=f"{done:,} of {batch.total:,} tasks{failed}",
-        state=in_words.state,
-        state_text=in_words.text,
+        state=shown_state.state,
+        state_text=shown_state.text,
         comparison=comparisons.is_stored(batch.name),
         created=batch.created,
         updated=batch.ended or (clock.now() if is_live else batch.created),

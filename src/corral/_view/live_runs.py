@@ -105,7 +105,7 @@ def summary_of(run: live.LiveRun, pending: int) -> Summary:
         until=run.until,
         permissions=pending if run.state == "waiting_permission" else 0,
     )
-    in_words = state_of(known, clock.now())
+    shown_state = state_of(known, clock.now())
     return Summary(
         kind=run.kind,
         id=run.id,
@@ -115,8 +115,8 @@ def summary_of(run: live.LiveRun, pending: int) -> Summary:
         model=run.model,
         cwd=run.cwd,
         label=run.label,
-        state=in_words.state,
-        state_text=in_words.text,
+        state=shown_state.state,
+        state_text=shown_state.text,
         created=run.since,
         updated=run.since,
         live=True,

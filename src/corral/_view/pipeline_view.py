@@ -334,15 +334,15 @@ def pipeline_summary(
         live=run.status in ("running", "paused"),
         live_state=run.status if run.status in ("queued", "paused") else "",
     )
-    in_words = state_of(known, clock.now())
+    shown_state = state_of(known, clock.now())
     return Summary(
         kind="pipeline",
         id=run.id,
         db=db,
         title=plain(title, 200),
         cwd=run.workspace or run.folder,
-        state=in_words.state,
-        state_text=in_words.text,
+        state=shown_state.state,
+        state_text=shown_state.text,
         created=run.created,
         updated=max(run.ended or 0.0, last, run.created),
         last_event=last or run.ended,

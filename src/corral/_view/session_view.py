@@ -93,7 +93,7 @@ class SessionViews:
             last_event=facts.modified or None,
             is_new=is_new,
         )
-        in_words = state_of(known, now)
+        shown_state = state_of(known, now)
         usd, source = total_cost(turn.cost for turn in facts.turns)
         title = " ".join(plain(meta.title, 200).split())
         return Summary(
@@ -104,8 +104,8 @@ class SessionViews:
             model=meta.model,
             cwd=meta.cwd,
             label=meta.label,
-            state=in_words.state,
-            state_text=in_words.text,
+            state=shown_state.state,
+            state_text=shown_state.text,
             created=meta.created,
             updated=max(meta.updated, facts.modified),
             last_event=facts.modified or None,
@@ -113,7 +113,7 @@ class SessionViews:
             tokens=facts.usage.total,
             cost_usd=usd,
             cost_source=source,
-            live=in_words.state in ACTIVE and (running is not None or not facts.is_finished),
+            live=shown_state.state in ACTIVE and (running is not None or not facts.is_finished),
             pending=len(pending),
             snippet=plain(snippet, 300),
         )

@@ -116,7 +116,7 @@ def of_sdk(complete: SdkResponse) -> tuple[Any, ...]:
     )
 
 
-def of_ours(complete: Response) -> tuple[Any, ...]:
+def of_corral(complete: Response) -> tuple[Any, ...]:
     thoughts = [part for part in complete.message.content if isinstance(part, Thinking)]
     usage = complete.usage
     return (
@@ -138,7 +138,7 @@ def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
         )  # its helper waits for a completion
     else:
         theirs = by_sdk(answer.stream)
-    assert of_ours(parse_stream(PROVIDER, answer.stream)) == of_sdk(theirs)
+    assert of_corral(parse_stream(PROVIDER, answer.stream)) == of_sdk(theirs)
 
 
 @every("answer")
