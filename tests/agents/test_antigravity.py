@@ -15,7 +15,7 @@ from support.stream_checks import check_stream
 import corral
 from corral import Policy, errors
 from corral._agents import registry
-from corral._agents.antigravity import REFUSED
+from corral._agents.antigravity.spec import REFUSED
 from corral._agents.spec import LaunchContext, TurnEnding
 from corral._protocol.ndjson import TurnEnd
 from corral.events import FileChange, ToolUse

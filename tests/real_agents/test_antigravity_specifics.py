@@ -16,7 +16,7 @@ from support.real_agents import RealAgent, denied_tools, for_agents
 
 import corral
 from corral import errors
-from corral._agents.antigravity import KINDS
+from corral._agents.antigravity.spec import KINDS
 from corral.testing import Call, Turn, say
 from corral.values import JsonObject
 

@@ -76,7 +76,7 @@ def test_states_have_corrals_own_names_outside_of_the_package() -> None:
     # The status of a call, as the API of Gemini has it, and of a step of Antigravity.
     others = {
         "_models/errors.py",
-        "_system/antigravity_bridge.py",
+        "_agents/antigravity/bridge.py",
         "_testing/model_server/gemini.py",
     }
     assert {path for path, lines in named.items() if lines} == others

@@ -1,6 +1,6 @@
 """Google's Antigravity as a persistent agent. Each fact was seen in a run of version 0.1.22.
 
-Its program is in the PyPI package ``google-antigravity``, and ``corral._system.antigravity_bridge``
+Its program is in the PyPI package ``google-antigravity``, and ``corral._agents.antigravity.bridge``
 speaks the Agent Client Protocol for it. It asks before every call, those of MCP servers too, and
 what the policy denies is not offered. Sub-agents, workflows, schedules, images that it generates
 and questions to the user are never offered, nor is its own tool for commands, of which one part
@@ -184,7 +184,7 @@ PACKAGE = Package(
         ("linux-x86_64", "linux-aarch64", "darwin-arm64", "darwin-x86_64"),
         "google/antigravity/bin/localharness",
     ),
-    bridge="corral._system.antigravity_bridge",
+    bridge="corral._agents.antigravity.bridge",
     elsewhere="pip install google-antigravity, and name its program localharness: --program PATH",
 )
 

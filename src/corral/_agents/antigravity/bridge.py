@@ -1,6 +1,6 @@
 """Google's Antigravity, as a program that speaks the Agent Client Protocol on stdin and stdout.
 
-``python -I -S antigravity_bridge.py PACKAGES SETTINGS`` uses the package ``google-antigravity`` in
+``python -I -S bridge.py PACKAGES SETTINGS`` uses the package ``google-antigravity`` in
 the folder ``PACKAGES``, its program ``localharness``, and the packages beside it. It runs in a
 separate process and imports nothing of corral, whose packages may differ. The key is in
 ``GEMINI_API_KEY`` and the URL of the service in ``GOOGLE_GEMINI_BASE_URL``. ``SETTINGS`` is JSON,
