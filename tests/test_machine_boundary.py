@@ -1,9 +1,9 @@
 """Clocks, files, the environment, sockets and processes are used in ``corral._system`` only.
 
-``EXEMPT`` names the packages and programs whose work is the machine. ``ALLOWED`` names each other module that
-uses the machine itself, what it uses, and why. A module that starts to use something else must be
-added here with its reason, or call a function of ``corral._system``. Entries that are no longer
-needed must go.
+``EXEMPT`` names the packages and programs whose work is the machine. ``ALLOWED`` names each other
+module that uses the machine itself, what it uses, and why. A module that starts to use something
+else must be added here with its reason, or call a function of ``corral._system``. Entries that are
+no longer needed must go.
 
 This finds uses that are visible in the source: calls, attributes and imports. It does not follow
 values: a ``Path`` that is passed to a library is not found.

@@ -33,16 +33,13 @@ from corral.values import (
     QuestionOutcome,
     Usage,
     UsageSource,
-    convert_to,
     decoder_for,
 )
 
 VERSION = 1
 """The version of the JSON form, sent with ``init``."""
 
-FALLBACK = "fallback"
-"""The name of the ``vendor`` event that says that another agent continues; see ``HandOver``."""
-OWN_VENDOR_EVENTS = frozenset({"prompt", "prompt_files", "run_facts", FALLBACK})
+OWN_VENDOR_EVENTS = frozenset({"prompt", "prompt_files", "run_facts"})
 """Names of ``vendor`` events that only corral makes: readers of a transcript rely on them."""
 
 ToolKind = Literal[
@@ -452,29 +449,7 @@ class Vendor(Envelope, frozen=True, tag="vendor"):
 
     type: ClassVar[Literal["vendor"]] = "vendor"
     name: str
-    """``fallback`` is corral's own: another agent continues."""
     data: Json = None
-
-
-class HandOver(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The data of a ``vendor`` event ``fallback``: another agent continues the turn.
-
-    ::
-
-        if (change := events.hand_over_of(vendor_event)) is not None:
-            print(change.agent, change.status, change.init.agent)
-    """
-
-    init: Init
-    """Of the agent that continues."""
-    agent: str
-    """The agent that ended."""
-    status: Status
-    usage: Usage = Usage()
-    """Of that agent alone."""
-    cost: Cost = Cost()
-    resume_token: str | None = None
-    """corral's id of its session, if it can be resumed."""
 
 
 class Unknown(Envelope, frozen=True, tag="unknown"):
@@ -553,22 +528,6 @@ Event = (
 )
 
 _encoder = msgspec.json.Encoder()
-
-
-def hand_over_of(event: Event) -> HandOver | None:
-    """What a ``vendor`` event ``fallback`` says; None of any other event.
-
-    ::
-
-        if (change := corral.events.hand_over_of(vendor_event)) is not None:
-            print("continues with", change.init.agent)
-    """
-    if not isinstance(event, Vendor) or event.name != FALLBACK:
-        return None
-    try:
-        return convert_to(event.data, HandOver)
-    except msgspec.ValidationError:  # an event of the agent itself
-        return None
 
 
 @cache

@@ -20,8 +20,6 @@ from corral.events import (
     Thinking,
     ToolResult,
     ToolUse,
-    Vendor,
-    hand_over_of,
 )
 from corral.receipt import Receipt, Verdict
 from corral.values import (
@@ -34,6 +32,8 @@ from corral.values import (
     T_co,
     Usage,
     UsageSource,
+    add_by_model,
+    join_files,
 )
 
 __all__ = [
@@ -269,7 +269,8 @@ class ResultBuilder:
             elif type(event) is ToolUse or type(event) is ToolResult:
                 self._starts_message = True
             elif isinstance(event, Init):
-                self._init = event
+                self._init, self._done = event, None
+                self._starts_message = True
             elif isinstance(event, Done):
                 self._done = event
             else:
@@ -279,9 +280,6 @@ class ResultBuilder:
     def _add_other(self, event: Event) -> None:
         if isinstance(event, Error) and event.code == CALLS_NOT_ASSIGNED:
             self._meter_reason = event.message
-        elif isinstance(event, Vendor) and (change := hand_over_of(event)) is not None:
-            self._init = change.init
-            self._starts_message = True
         elif getattr(event, "call_id", None) is not None or isinstance(event, Thinking):
             self._starts_message = True
 
@@ -301,6 +299,11 @@ class ResultBuilder:
                     fitting.append(piece)
             pieces, size = fitting, sum(map(len, fitting))
         self._messages[-1].add(pieces, size)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the last turn has ended."""
+        return self._done is not None
 
     def answer(self) -> Answer:
         """The answer so far."""
@@ -351,8 +354,41 @@ class ResultBuilder:
         )
 
 
+def combine_results(earlier: Result, later: Result) -> Result:
+    """The later result, with what the earlier turns of the same run spent, changed and were
+    refused."""
+    has_one_source = earlier.usage_source == later.usage_source or earlier.usage == Usage()
+    by_model = [earlier.usage_by_model, later.usage_by_model]
+    if any(by_model) or earlier.model != later.model:
+        by_model = [_by_model(earlier), _by_model(later)]
+    # A turn that used nothing has no cost, which is not an unknown one.
+    spending = [turn for turn in (earlier, later) if (turn.usage, turn.cost) != (Usage(), Cost())]
+    return msgspec.structs.replace(
+        later,
+        files=join_files(earlier.files, later.files),
+        files_complete=earlier.files_complete and later.files_complete,
+        denied=(*earlier.denied, *later.denied),
+        denied_complete=earlier.denied_complete and later.denied_complete,
+        questions=(*earlier.questions, *later.questions),
+        usage=earlier.usage + later.usage,
+        usage_by_model=add_by_model(*by_model),
+        usage_source=later.usage_source if has_one_source else "reported",
+        cost=earlier.cost + later.cost if len(spending) > 1 else (*spending, later)[0].cost,
+        duration=earlier.duration + later.duration,
+        waited=earlier.waited + later.waited,
+    )
+
+
+def _by_model(turn: Result) -> dict[str, Usage]:
+    """The shares of the models; of an agent that reports none, all of it is that of its model."""
+    if turn.usage_by_model or turn.model is None or turn.usage == Usage():
+        return turn.usage_by_model
+    return {turn.model: turn.usage}
+
+
 def result_from_events(events: Iterable[Event]) -> Result[Json]:
-    """The result of a complete stream of events; ``output`` is the value as JSON.
+    """The result of a complete stream of events; ``output`` is the value as JSON. Of several turns,
+    it is that of the last, with what all of them wrote, spent, changed and were denied.
 
     ::
 
@@ -360,6 +396,14 @@ def result_from_events(events: Iterable[Event]) -> Result[Json]:
             result = corral.result_from_events(map(corral.from_json, lines))
     """
     builder = ResultBuilder()
+    before: Result[Json] | None = None
     for event in events:
+        if isinstance(event, Init) and builder.has_ended:
+            before = _combined(before, builder)
         builder.add(event)
-    return builder.result()
+    return _combined(before, builder)
+
+
+def _combined(before: Result[Json] | None, builder: ResultBuilder) -> Result[Json]:
+    result = builder.result()  # its text is that of all turns
+    return result if before is None else combine_results(before, result)

@@ -92,12 +92,6 @@ async def test_a_wrong_option_is_refused(ours: BuiltinAgent, on_limit: str) -> N
     assert not ours.requests
 
 
-async def test_an_unknown_fallback_is_refused(ours: BuiltinAgent) -> None:
-    with pytest.raises(corral.errors.UnknownAgent):
-        await ours.run([say("never")], on_limit="fallback:no-such-agent")
-    assert not ours.requests
-
-
 async def test_a_call_that_the_vendor_refused_counts_once_for_max_calls(ours: BuiltinAgent) -> None:
     """Its repetition is the same call."""
     script = [fail(429, "slow down", retry_after=0.1) for _ in range(2)]

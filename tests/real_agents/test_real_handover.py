@@ -11,12 +11,12 @@ from support.builtin_agent import BuiltinAgent
 from support.installed_agents import mark_of
 from support.model_scripts import sent_json, tool_results_json
 from support.real_agents import USAGE, RealAgent
-from support.stream_checks import check_stream
+from support.stream_checks import check_streams
 
 import corral
 from corral._sessions import store
-from corral._sessions.limits.machine import WORK_CONTINUES
-from corral.events import ToolUse, hand_over_of
+from corral._sessions.fallback import WORK_CONTINUES
+from corral.events import Done, Event, ToolUse
 from corral.run_kwargs import RunKwargs
 from corral.testing import Call, ModelServer, Turn, fail, say
 
@@ -157,20 +157,19 @@ async def test_a_limited_agent_is_continued_by_another_one(
     # Limits are shared by all runs of this process with the same key.
     key = {"GEMINI_API_KEY": f"key-{token_hex(16)}"}
     options["env"] = {**own.get("env", {}), **options.get("env", {}), **key}
-    async with corral.session(one.name, **options) as session:
-        events = [event async for event in session.prompt("Make and use the file")]
-        result = corral.result_from_events(check_stream(events, agents=2))
-        assert result.error is None
-        assert session.id == result.resume_token
+    events: list[Event] = []
+    prompt = "Make and use the file"
+    result = await corral.run(one.name, prompt, on_event=events.append, **options)
+    assert result.error is None
+    parts = check_streams(events)
 
     assert (result.agent, result.final_text) == (name, "Continued.")
     assert (workspace / "twice.txt").read_text() == "made by one\n" * 2
     assert {Path(file.path).name for file in result.files} == {"made.txt", "twice.txt"}
     assert len(result.usage_by_model) == 2
-    (change,) = [found for each in events if (found := hand_over_of(each)) is not None]
-    assert (change.agent, change.init.agent) == ("gemini-cli", name)
-    assert (change.usage.input or 0) > 0
-    assert (result.usage.input or 0) > (change.usage.input or 0)
+    assert [part[0].agent for part in parts] == ["gemini-cli", name]
+    assert isinstance(end := parts[0][-1], Done)
+    assert (result.usage.input or 0) > (end.usage.input or 0) > 0
     asked = next(each for each in two.requests if each.tools and not each.aside)
     sent = sent_json([asked])
     assert SECRET_FACT in sent

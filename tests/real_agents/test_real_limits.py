@@ -13,7 +13,7 @@ from support.real_agents import USAGE, RealAgent, for_agents
 from corral import result_from_events
 from corral._metering import rate_limits
 from corral._sessions import meter as session_meter
-from corral._sessions.limits.machine import CONTINUE
+from corral._sessions.limit_waits import CONTINUE
 from corral.events import Error, Event, ModelCall
 from corral.run_kwargs import RunKwargs
 from corral.testing import Request, Turn, fail

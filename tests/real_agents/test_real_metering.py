@@ -13,7 +13,7 @@ from support.real_agents import KEY, USAGE, RealAgent, for_agents
 
 import corral
 from corral import result_from_events
-from corral._sessions.limits.machine import CONTINUE
+from corral._sessions.limit_waits import CONTINUE
 from corral.events import Done, Error, Event, Init, ModelCall
 from corral.testing import Request, Turn, fail
 

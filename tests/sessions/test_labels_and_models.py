@@ -19,8 +19,8 @@ from corral._protocol.acp.quirks import DEFAULT_QUIRKS
 from corral._protocol.ndjson import TurnEnd
 from corral._sessions import store
 from corral._sessions.event_normalizer import EventNormalizer
-from corral._sessions.structured_output import combine_results
 from corral.events import Done, Init
+from corral.result import combine_results
 from corral.values import Cost, Json, add_by_model, subtract_by_model
 
 FULL = Usage(input=10, output=5, coverage="complete")

@@ -20,7 +20,7 @@ from corral.result import Result
 
 EVENTS, ERRORS, END = "<!-- made of the events -->", "<!-- made of the errors -->", "<!-- end -->"
 PARTS = (
-    *(events.QuestionField, events.QuestionOption, events.PlanEntry, events.HandOver),
+    *(events.QuestionField, events.QuestionOption, events.PlanEntry),
     *(values.Usage, values.Cost, values.FileChanged, values.DeniedCall, values.AskedQuestion),
 )
 """What events and results consist of."""

@@ -13,9 +13,18 @@ no_deadline = settings(deadline=None)
 """Hypothesis' own deadline fails on a busy machine and says nothing about the code."""
 
 
-def check_stream(stream: Iterable[Event], agents: int = 1) -> list[Event]:
-    """Return the events if they are a valid stream; else raise ``AssertionError``. ``agents``: how
-    many agents took part, one after the other."""
+def check_streams(events: Iterable[Event]) -> list[list[Event]]:
+    """The events of each turn, one after the other, if all are valid streams."""
+    turns: list[list[Event]] = []
+    for event in events:
+        if isinstance(event, Init):
+            turns.append([])
+        turns[-1].append(event)
+    return [check_stream(turn) for turn in turns]
+
+
+def check_stream(stream: Iterable[Event]) -> list[Event]:
+    """Return the events if they are a valid stream; else raise ``AssertionError``."""
     events = list(stream)
     assert events, "the stream is empty: init and done are missing"
     assert isinstance(events[0], Init), f"the first event is {events[0]!r}"
@@ -24,7 +33,7 @@ def check_stream(stream: Iterable[Event], agents: int = 1) -> list[Event]:
     assert sum(isinstance(event, Done) for event in events) == 1, "done came more than once"
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
     assert len({event.run_id for event in events}) == 1
-    assert len({event.agent for event in events}) == agents
+    assert len({event.agent for event in events}) == 1
     assert [event.ts for event in events] == sorted(event.ts for event in events)
     _check_tool_events(events)
     for event in events:

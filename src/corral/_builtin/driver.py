@@ -24,10 +24,10 @@ from corral._metering import prices
 from corral._metering.budget_gate import BudgetGate, paused_event
 from corral._models.registry import family_of, split_model
 from corral._protocol.ndjson import RawEvent, TurnEnd
+from corral._sessions import handover
 from corral._sessions.backends.base import Backend, Fail
 from corral._sessions.event_normalizer import EventNormalizer
-from corral._sessions.limits import handover
-from corral._sessions.limits.conversation import fit, messages
+from corral._sessions.handed_conversation import fit, messages
 from corral._sessions.permissions import Asker, PermissionBroker
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.sinks import warning

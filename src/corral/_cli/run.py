@@ -44,6 +44,8 @@ from corral.values import as_object
 if TYPE_CHECKING:
     from corral._cli.options import PolicyFlags
     from corral._cli.run_result import TypedFlags
+    from corral.events import Done
+    from corral.result import Result
     from corral.run_kwargs import RunKwargs
 
     class RunFlags(PolicyFlags, VerdictFlags, RunKwargs):
@@ -199,29 +201,43 @@ async def _run(
     end: _RunEnd,
 ) -> int:
     from corral._sessions.credentials import check_ready
+    from corral._sessions.fallback import Given, run_in_agents
     from corral._sessions.session import Session
+    from corral._sessions.turn import Turn
 
     typed, rule = end.typed, end.rule
     asker = terminal_asker(progress, options.get("cwd"))
-    async with Session(agent, {**options}, asker) as session:
+    ends: list[Done | None] = []
+
+    async def collect(turn: Turn) -> Result:
+        ends.append(await print_turn(turn, printer, progress))
+        return await turn.collect()
+
+    async def work(session: Session, prompt: Given) -> Result:
         check_ready(session.prepared, session.id)
+        if ends and (before := ends[-1]) is not None and before.error is not None:
+            progress.print_line(f"! {before.agent}: {before.error.message}")
         remote = session.prepared.run.is_answered_remotely
         can_ask = session.prepared.agent.asks and (asker is not None or remote)
         progress.begin(session.prepared, asks=can_ask)
         if asker is None and can_ask:
             progress.answer_with = f"corral sessions answer {session.id} --allow"
         enable_gc()
-
         if typed is None and not rule.until_verified:
-            done = await print_turn(session.prompt(text), printer, progress)
-        else:
-            from corral._cli.run_goal import make_goal, print_goal
+            return await collect(session.prompt(prompt))
+        from corral._cli.run_goal import make_goal
+        from corral._sessions.goals import run_goal
 
-            limit = session.prepared.run.max_total_tokens
-            goal = make_goal(None if typed is None else typed.schema, rule, limit, progress)
-            done = await print_goal(
-                goal, session, text, lambda turn: print_turn(turn, printer, progress)
-            )
+        limit = session.prepared.run.max_total_tokens
+        goal = make_goal(None if typed is None else typed.schema, rule, limit, progress)
+        return await run_goal(goal, session, prompt, collect)
+
+    result = await run_in_agents(Session(agent, {**options}, asker), text, work)
+    done = ends[-1]
+    if done is not None and len(ends) > 1:
+        from corral._cli.run_goal import end_of_turns
+
+        done = end_of_turns(done, result)
     code = report_end(done, progress)
     if typed is not None:
         code = code or typed.exit_code(done.output if done else None)
@@ -232,7 +248,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     """Make all checks of a real run and print what would be started, also if only credentials are
     missing. Nothing is written or started."""
     from corral._cli.ui.tables import policy_table, sandbox_table
-    from corral._sessions.limits.handover import split_resume
+    from corral._sessions.handover import split_resume
     from corral._sessions.prepare import prepare
     from corral._sessions.prepared_run import resolve_prompt
     from corral._sessions.sandbox import sandbox_report
@@ -242,7 +258,7 @@ def _dry_run(agent: str, options: RunKwargs, text: str | None, *, as_json: bool)
     prepared = prepare(agent, own, has_asker=is_interactive())
     prompt = resolve_prompt(prepared, text)
     if source is not None:
-        from corral._sessions.limits.handover import begin, first_prompt
+        from corral._sessions.handover import begin, first_prompt
 
         record = begin(prepared, source, has_cwd=own.get("cwd") is not None)
         if record.handover is not None:
@@ -357,9 +373,9 @@ def _run_named(
         return typed.run_named(turn, progress, rule)
     done = threads.run_event_loop(print_turn(turn, printer, progress))
     if rule.until_verified and done is not None and turn.result is not None:
-        from corral._cli.run_goal import end_of_rounds
+        from corral._cli.run_goal import end_of_turns
 
-        done = end_of_rounds(done, turn.result)
+        done = end_of_turns(done, turn.result)
     code = report_end(done, progress)
     if typed is not None and done is not None:
         code = code or typed.exit_code(done.output)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from corral._protocol.schema import Schema
-from corral._sessions.goals import Goal, run_goal
+from corral._sessions.goals import Goal
 from corral._verification.verified import verified
 from corral.result import Result
 from corral.values import Json
@@ -16,8 +15,6 @@ from corral.values import Json
 if TYPE_CHECKING:
     from corral._cli.ui.progress import TurnProgress
     from corral._cli.verdict import VerdictRule
-    from corral._sessions.session import Session
-    from corral._sessions.turn import Turn
     from corral.events import Done
     from corral.receipt import Receipt
 
@@ -46,27 +43,8 @@ def make_goal(
     return goal
 
 
-async def print_goal(
-    goal: Goal,
-    session: Session,
-    text: str | None,
-    print_turn: Callable[[Turn], Awaitable[Done | None]],
-) -> Done | None:
-    """Run all turns with the events printed; return the last event, which says how the run has
-    ended."""
-    ends: list[Done | None] = []
-
-    async def collect(turn: Turn) -> Result:
-        ends.append(await print_turn(turn))
-        return await turn.collect()
-
-    result = await run_goal(goal, session, text, collect)
-    done = ends[-1]
-    return done if done is None or goal.until is None else end_of_rounds(done, result)
-
-
-def end_of_rounds(done: Done, result: Result) -> Done:
-    """The last event of the last round, with what all rounds did."""
+def end_of_turns(done: Done, result: Result) -> Done:
+    """The last event of the last turn, with what all turns of the run did."""
     return msgspec.structs.replace(
         done,
         status=result.status,

@@ -59,9 +59,11 @@ from corral._serving.allowance import (
     RunAnswer,
     RunRequest,
 )
-from corral._sessions import api, store
+from corral._sessions import store
+from corral._sessions.fallback import Given, run_in_agents
 from corral._sessions.permissions import QuestionAsker
 from corral._sessions.prepare import only_in
+from corral._sessions.session import Session
 from corral._sessions.session_link import pending_of
 from corral._system import clock, paths
 from corral._system.environment import SecretRedactor, named_secrets, own_secrets, redactor_of
@@ -87,7 +89,6 @@ if TYPE_CHECKING:
     from corral._pipelines.scheduler.commands import Answer, Question
     from corral._sessions.goals import Goal
     from corral._sessions.permissions import Asker
-    from corral._sessions.session import Session
     from corral._sessions.turn import Turn
     from corral.events import Event
 
@@ -581,12 +582,18 @@ class CallerRuns:
     ) -> RunOutcome:
         part = None if self._budget is None else self._budget.part(f"caller-{id(run)}")
         try:
+            first = Session(checked.agent, {**checked.options}, run.asker(), budget=part)
+
+            async def work(session: Session, prompt: Given) -> Result:
+                redactor = redactor_of(session.prepared.environment)
+                if session is first:
+                    self._open(run, session.id, redactor)
+                else:
+                    run.opened(run.id, redactor)
+                return await _prompt(run, session, request, prompt)
+
             with only_in(checked.writable):
-                async with api.session(
-                    checked.agent, ask=run.asker(), budget=part, **checked.options
-                ) as session:
-                    self._open(run, session.id, redactor_of(session.prepared.environment))
-                    return outcome_of(await _prompt(run, session, request))
+                return outcome_of(await run_in_agents(first, request.prompt, work))
         finally:
             if part is not None:
                 part.close()
@@ -667,13 +674,13 @@ class _Gates:
         return await self._run.ask_gate(question)
 
 
-async def _prompt(run: CallerRun, session: Session, request: RunRequest) -> Result:
+async def _prompt(run: CallerRun, session: Session, request: RunRequest, prompt: Given) -> Result:
     goal = _goal(request)
     if goal is None:
-        return await run.take_turn(session.prompt(request.prompt))
+        return await run.take_turn(session.prompt(prompt))
     from corral._sessions.goals import run_goal
 
-    return await run_goal(goal, session, request.prompt, run.take_turn)
+    return await run_goal(goal, session, prompt, run.take_turn)
 
 
 def _goal(request: RunRequest) -> Goal | None:

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Unpack
 
 from corral._core.display import short_traceback
 from corral._sessions import store
+from corral._sessions.fallback import Given, run_in_agents
 from corral._sessions.session import Session
 from corral._system import config, programs
 from corral._system.threads import LoopThread, short_traceback_async, sync_twin, warn_of_blocking
@@ -156,10 +157,10 @@ async def run(  # noqa: PLR0913
     wanted = output_type(prompt, output)
     text = prompt.render() if isinstance(prompt, Prompt) else prompt
     if wanted is None and until is None:
-        async with session(
-            agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
-        ) as opened:
-            result: Result = await opened.prompt(text).collect(on_event)
+        one = Session(agent, options, ask, tools or (), on_tool_call=on_tool_call, budget=budget)
+        result = await run_in_agents(
+            one, text, lambda session, prompt: session.prompt(prompt).collect(on_event)
+        )
         return result.raise_for_status() if check else result
 
     from corral._sessions.goals import Goal, run_goal, with_submission
@@ -177,10 +178,12 @@ async def run(  # noqa: PLR0913
     goal.check()
     if tools and wanted is not None:
         goal, tools = with_submission(goal, tools)
-    async with session(
-        agent, ask=ask, on_tool_call=on_tool_call, tools=tools or (), budget=budget, **options
-    ) as opened:
-        result = await run_goal(goal, opened, text, lambda turn: turn.collect(on_event))
+
+    def reach(session: Session, prompt: Given) -> Awaitable[Result]:
+        return run_goal(goal, session, prompt, lambda turn: turn.collect(on_event))
+
+    first = Session(agent, options, ask, tools or (), on_tool_call=on_tool_call, budget=budget)
+    result = await run_in_agents(first, text, reach)
     return result.raise_for_status() if check else result
 
 

@@ -29,7 +29,6 @@ from corral._sessions.structured_output import (
     SubmitTool,
     TypedAnswer,
     answer_schema,
-    combine_results,
     run_typed,
 )
 from corral._sessions.tools.tools import GivenTools, Tools
@@ -47,7 +46,7 @@ from corral.errors import (
 )
 from corral.prompt import Prompt
 from corral.receipt import Receipt
-from corral.result import Result
+from corral.result import Result, combine_results
 
 if TYPE_CHECKING:
     from corral._metering.rate_limits import LimitWaits

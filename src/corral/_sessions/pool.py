@@ -274,7 +274,7 @@ class Pool:
             check_prompt(text, prepared.agent.prompt_limit)
             limits = None
             if prepared.limit_waits is not None:
-                from corral._sessions.limits.machine import LimitMachine
+                from corral._sessions.limit_waits import LimitMachine
 
                 limits = LimitMachine(prepared, prepared.limit_waits, new_backend)
             turn: Turn = Turn(

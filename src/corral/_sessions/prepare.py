@@ -55,7 +55,7 @@ from corral.errors import (
     NotPermitted,
     UntrustedFolder,
 )
-from corral.options import KNOWN, RunOptions, fallback_agents
+from corral.options import KNOWN, RunOptions
 from corral.policy import Policy, is_narrower
 from corral.values import Json
 
@@ -341,13 +341,11 @@ def _budget(
 
 
 def _limit_waits(run: RunOptions) -> LimitWaits | None:
-    """Raises ``UnknownAgent`` for a fallback that does not exist."""
+    """What waits for rate limits; None if nothing does. For no time if another agent continues."""
     if run.on_limit == "fail":
         return None
     from corral._metering.rate_limits import LimitWaits
 
-    for name in fallback_agents(run.on_limit):
-        config.find_agent(name)
     return LimitWaits(run.max_wait if run.on_limit == "wait" else 0.0)
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._sessions.acp.connection import PrivateConnection
     from corral._sessions.editor_files import EditorFiles
-    from corral._sessions.limits.machine import LimitMachine
+    from corral._sessions.limit_waits import LimitMachine
     from corral._sessions.permissions import Asker, Granted
     from corral._sessions.prepared_run import Answers
     from corral._sessions.run_verifier import RunVerifier
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from corral._sessions.tools.mcp_client import ServerCheck
     from corral._sessions.tools.mcp_server import ToolServer
     from corral._sessions.tools.tools import GivenTools
-    from corral.events import Done, Event
+    from corral.events import Event
     from corral.receipt import Receipt
     from corral.run_kwargs import PromptKwargs
     from corral.values import Effort, McpServer, Output, OutputT
@@ -108,13 +108,13 @@ class Session:
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
         """What a person allowed for the session."""
-        self._next: Session | None = None
-        """The session of another agent that continues this one, after a limit."""
         self._verifier: RunVerifier | None = None
         """Of the run that is under way, or of the last one."""
         self.source: SessionRecord | None = None
         """A session that this process has open and that this one continues, also if its agent is
         the same. Set before this one is opened."""
+        self.is_part: bool = False
+        """It is a part of a run that may continue in another agent. Set before it is opened."""
 
     def __repr__(self) -> str:
         if self._record is None:
@@ -133,6 +133,16 @@ class Session:
     def prepared(self) -> PreparedRun:
         """The facts that were found before anything starts."""
         return self._require_open()[0]
+
+    @property
+    def options(self) -> Mapping[str, object]:
+        """The options that the caller gave."""
+        return self._options
+
+    @property
+    def record(self) -> SessionRecord:
+        """How it is stored."""
+        return self._require_open()[1]
 
     @property
     def continued_from(self) -> str | None:
@@ -156,8 +166,6 @@ class Session:
     def stderr(self) -> str:
         """The end of what the agent's program wrote to stderr in this turn; empty if the agent is
         not a program."""
-        if self._next is not None:
-            return self._next.stderr
         return "" if self._backend is None else self._backend.stderr
 
     @short_traceback_async
@@ -168,9 +176,15 @@ class Session:
         return self
 
     async def _set_up(self) -> None:
+        if not self.is_part and fallback_agents(str(self._options.get("on_limit"))):
+            raise ConfigError(
+                "a session has one agent: on_limit cannot be a fallback",
+                hint="Give it to a run, or use wait. A session that met a limit is continued in"
+                " another agent with resume=ID (--resume ID) and the agent's name.",
+            )
         source = self.source
         if self._options.get("resume") is not None:
-            from corral._sessions.limits.handover import split_resume
+            from corral._sessions.handover import split_resume
 
             found, self._options = split_resume(self._agent, self._options)
             source = source or found
@@ -183,11 +197,9 @@ class Session:
         if self._tools:  # errors were raised before a server is opened
             prepared = await self._with_tools(prepared)
         try:
-            for name in fallback_agents(prepared.run.on_limit):
-                self._check_fallback(name, prepared)
             record: SessionRecord | None = None
             if source is not None:
-                from corral._sessions.limits.handover import begin
+                from corral._sessions.handover import begin
 
                 is_here = self.source is not None
                 has_cwd = self._options.get("cwd") is not None
@@ -195,7 +207,7 @@ class Session:
                     partial(begin, prepared, source, is_here=is_here, has_cwd=has_cwd)
                 )
             elif prepared.run.resume is not None:
-                from corral._sessions.limits.handover import find_resumed
+                from corral._sessions.handover import find_resumed
 
                 record = find_resumed(prepared)
             if record is not None and prepared.run.fork:
@@ -205,71 +217,44 @@ class Session:
             raise
         self._prepared = prepared
         self._record = record or store.create(prepared.agent.name, prepared.cwd)
-        self._record.may_be_continued = bool(fallback_agents(prepared.run.on_limit))
 
-    def _for_fallback(self, name: str, others: Sequence[str], prepared: PreparedRun) -> Session:
-        """A session of another agent that can continue this one; ``others`` can continue that."""
-        from corral._sessions.limits.machine import options_for
+    def check(self) -> PreparedRun:
+        """Every check of a session that is opened, without opening it. Raises ``CorralError``."""
+        prepared = self._prepare(self._options)
+        return self._prepare(self._tool_options(prepared)) if self._tools else prepared
 
-        options = options_for(name, others, self._options, prepared)
-        ask, tools, hook = self._ask, self._tools, self._on_tool_call
-        budget, editor = prepared.budget, self._editor
-        return Session(name, options, ask, tools, on_tool_call=hook, budget=budget, editor=editor)
-
-    def _check_fallback(self, name: str, prepared: PreparedRun) -> None:
-        """Check a fallback as if it were started now. Raises ``CorralError``."""
-        from corral._sessions.limits.machine import check_credentials
-
-        session = self._for_fallback(name, (), prepared)
-        try:
-            found = session._prepare(session._options)
-            if self._tools:
-                found = session._prepare(session._tool_options(found))
-            check_credentials(found)
-        except CorralError as error:
-            error.message = f"on_limit: the fallback {name}: {error.message}"
-            raise
-
-    async def _hand_over(
-        self,
-        text: str,
-        options: PromptKwargs,
-        typed: TypedAnswer | None,
-        timeout: float,
-        ended: Done,
-    ) -> Turn:
-        """Open the session that continues this one, whose turn has ended with ``ended``. Its turn
-        gets the same prompt and the rest of the time. Raises ``CorralError``."""
-        from corral._sessions.limits.machine import WORK_CONTINUES
-
+    def successor(self, agent: str, options: Mapping[str, object]) -> Session:
+        """A session with another agent, not open yet, that goes on with the run of this one: with
+        the same functions, the rest of the budget, and the conversation if it is stored. What is
+        verified is the work of both."""
         prepared, record = self._require_open()
-        name, *others = fallback_agents(prepared.run.on_limit)
-        following = self._for_fallback(name, others, prepared)
-        following.source = record if record.has_transcript else None
-        following._verifier = self._verifier
-        await following.__aenter__()
-        try:
-            if typed is not None and self.takes_schema(typed) and not following.takes_schema(typed):
-                text = typed.first_prompt(text, native=False)
-            if following.sends_history:
-                text = f"{text}\n\n{WORK_CONTINUES}"
-            left = timeout - (ended.duration_ms - ended.waited_ms) / 1000
-            turn = following.turn(
-                text, {**options, "model": None, "timeout": max(1.0, left)}, typed
-            )
-        except BaseException:
-            await following.__aexit__()
-            raise
-        self._next = following
-        # Another agent continues: this one is not needed any more.
+        other = Session(
+            agent,
+            options,
+            self._ask,
+            self._tools,
+            on_tool_call=self._on_tool_call,
+            budget=prepared.budget,
+            editor=self._editor,
+        )
+        other.is_part = True
+        other.source = record if record.has_transcript else None
+        other._verifier = self._verifier
+        if self._verifier is not None:
+            self._verifier.is_concluded = False
+        return other
+
+    async def end_agent(self) -> None:
+        """End the agent and all that it was given. The session takes no further prompt."""
+        turn, self._turn = self._turn, None
         driver, self._driver = self._driver, None
         connection, self._connection = self._connection, None
+        # All of them are closed, also if the task is cancelled again meanwhile.
         async with AsyncExitStack() as ending:
             ending.push_async_callback(self._stop_tool_server)
-            for each in (driver, connection):
-                if each is not None:
-                    ending.push_async_callback(each.close)
-        return turn
+            for part in (driver, connection, turn):
+                if part is not None:
+                    ending.push_async_callback(part.close)
 
     @property
     def _person(self) -> Answers:
@@ -337,18 +322,11 @@ class Session:
     async def __aexit__(
         self, _type: object = None, failure: BaseException | None = None, _: object = None
     ) -> None:
-        turn, self._turn = self._turn, None
         try:
-            # All of them are closed, also if the task is cancelled again meanwhile.
             async with AsyncExitStack() as ending:
                 if self._record is not None and self._record.link is not None:
                     ending.push_async_callback(self._record.link.finish)
-                ending.push_async_callback(self._stop_tool_server)
-                for each in (self._driver, self._connection, turn):
-                    if each is not None:
-                        ending.push_async_callback(each.close)
-                if self._next is not None:
-                    ending.push_async_callback(self._next.__aexit__)
+                ending.push_async_callback(self.end_agent)
         finally:
             if self._record is not None and self._prepared is not None:
                 has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
@@ -356,7 +334,7 @@ class Session:
                 if self._prepared.run.record and not keep:
                     keep = self._record.save_unfinished(failure)
                 self._record.close(keep=keep or self._prepared.run.resume is not None)
-            self._prepared = self._record = self._next = None
+            self._prepared = self._record = None
 
     @short_traceback
     def prompt(  # noqa: PLR0913
@@ -413,8 +391,6 @@ class Session:
         """The next turn with exactly this text. ``typed`` is the value that its answer must
         contain. ``is_last``: the run ends with it, and is verified then; otherwise ``verify``
         ends the run."""
-        if self._next is not None:
-            return self._next.turn(text, options, typed, is_last=is_last)
         session, record = self._require_open()
         given: dict[str, object] = {**options}
         if typed is not None and self.takes_schema(typed):
@@ -438,7 +414,7 @@ class Session:
         setup = TurnSetup(
             typed=typed,
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
-            limits=self._limits(prepared, text, options, typed),
+            limits=self._limits(prepared),
             verifier=self._verifier_for(prepared, record, text),
             is_last=is_last,
         )
@@ -474,21 +450,15 @@ class Session:
 
     async def judge(self, result: Result) -> Receipt:
         """The receipt of the work as it is now, between two turns of a run."""
-        if self._next is not None:
-            return await self._next.judge(result)
         return await self._require_verifier().judge(self._require_open()[0], result)
 
     async def restore(self, receipt: Receipt) -> frozenset[str]:
         """Put the files back to those that a receipt of this run is about. Returns the paths of
         those that differed, from the working directory."""
-        if self._next is not None:
-            return await self._next.restore(receipt)
         return await self._require_verifier().restore(receipt)
 
     def keep_receipt(self, receipt: Receipt) -> Receipt:
         """Store a receipt of ``judge`` as that of the run."""
-        if self._next is not None:
-            return self._next.keep_receipt(receipt)
         return self._require_verifier().keep(*self._require_open(), receipt)
 
     def _require_verifier(self) -> RunVerifier:
@@ -501,8 +471,6 @@ class Session:
 
     async def verify(self, result: Result) -> Result:
         """The result of a run of several turns, with its receipt if it is to be verified."""
-        if self._next is not None:
-            return await self._next.verify(result)
         prepared, record = self._require_open()
         if self._verifier is None or self._verifier.is_concluded:
             return result
@@ -511,13 +479,11 @@ class Session:
         receipt = await self._verifier.conclude(prepared, record, result)
         return replace(with_judging(result, [receipt]), receipt=receipt)
 
-    def _limits(
-        self, prepared: PreparedRun, text: str, options: PromptKwargs, typed: TypedAnswer | None
-    ) -> LimitMachine | None:
+    def _limits(self, prepared: PreparedRun) -> LimitMachine | None:
         """What a turn does at a rate limit; None if it fails."""
         if prepared.limit_waits is None:
             return None
-        from corral._sessions.limits.machine import LimitMachine
+        from corral._sessions.limit_waits import LimitMachine
 
         weak = ref(self)  # a turn must not keep its session: one that is dropped ends its agent
 
@@ -525,16 +491,7 @@ class Session:
             session = weak()
             return None if session is None else session._backend_for(prepared, text)
 
-        async def hand_over(ended: Done) -> Turn:
-            session = weak()
-            if session is None:
-                raise RuntimeError("the session of this turn was closed")
-            return await session._hand_over(text, options, typed, prepared.run.timeout, ended)
-
-        has_fallback = bool(fallback_agents(prepared.run.on_limit))
-        return LimitMachine(
-            prepared, prepared.limit_waits, restart, hand_over if has_fallback else None
-        )
+        return LimitMachine(prepared, prepared.limit_waits, restart)
 
     def _backend_for(self, prepared: PreparedRun, text: str) -> Backend:
         """What sends this text to the agent."""
@@ -566,7 +523,7 @@ class Session:
         takes_messages = isinstance(transport, InProcess) and transport.takes_messages
         if record.handover is None or not self.sends_history or takes_messages:
             return text
-        from corral._sessions.limits.handover import first_prompt
+        from corral._sessions.handover import first_prompt
 
         return first_prompt(record.handover, text, prepared)
 
@@ -593,8 +550,6 @@ class Session:
         self._steerable().follow_up(text)
 
     def _steerable(self) -> Steerable:
-        if self._next is not None:
-            return self._next._steerable()
         driver = self._get_driver() if self._is_in_process() else None
         if not isinstance(driver, Steerable):
             raise ConfigError(
@@ -647,8 +602,6 @@ class Session:
     async def list_sessions(self, cwd: str | Path | None = None) -> list[AgentSession]:
         """The conversations that the agent itself has stored, of one folder or of all. Starts the
         agent if it does not run yet. Raises ``ConfigError`` if the agent does not support it."""
-        if self._next is not None:
-            return await self._next.list_sessions(cwd)
         prepared, _ = self._require_open()
         if not isinstance(prepared.agent.transport, AcpTransport):
             raise ConfigError(
@@ -668,8 +621,6 @@ class Session:
         return self._connection
 
     def _require_open(self) -> tuple[PreparedRun, SessionRecord]:
-        if self._next is not None:
-            return self._next._require_open()
         if self._prepared is None or self._record is None:
             raise RuntimeError("open the session first: async with corral.session(...) as s")
         return self._prepared, self._record

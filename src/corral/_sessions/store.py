@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from corral._agents.spec import AcpTransport, Launch
     from corral._publishing.link import SessionLink
-    from corral._sessions.limits.conversation import HandedConversation
+    from corral._sessions.handed_conversation import HandedConversation
     from corral._sessions.prepared_run import PreparedRun
     from corral._system.environment import SecretRedactor
     from corral.run_kwargs import RunKwargs

@@ -16,14 +16,12 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from corral._protocol.schema import Schema, schema_not_met, schema_of
 from corral._protocol.validation import Steps
 from corral._sessions.tools.tools import Tool
 from corral.errors import ConfigError, SchemaInvalid, SchemaNotMet
-from corral.result import Answer, Result, with_output, without_output
-from corral.values import Json, JsonObject, add_by_model, join_files
+from corral.result import Answer, Result, combine_results, with_output, without_output
+from corral.values import Json, JsonObject
 
 T = TypeVar("T")
 RunTurn = Callable[[str], Awaitable[Result]]
@@ -306,19 +304,3 @@ async def run_typed(
         if typed.is_found:
             return with_output(combined, typed.value)
         text_to_send = typed.repair_prompt
-
-
-def combine_results(earlier: Result, later: Result) -> Result:
-    """The last turn's result, with what the earlier turns spent, changed and were refused."""
-    return msgspec.structs.replace(
-        later,
-        files=join_files(earlier.files, later.files),
-        files_complete=earlier.files_complete and later.files_complete,
-        denied=(*earlier.denied, *later.denied),
-        denied_complete=earlier.denied_complete and later.denied_complete,
-        usage=earlier.usage + later.usage,
-        usage_by_model=add_by_model(earlier.usage_by_model, later.usage_by_model),
-        cost=earlier.cost + later.cost,
-        duration=earlier.duration + later.duration,
-        waited=earlier.waited + later.waited,
-    )

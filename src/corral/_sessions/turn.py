@@ -78,7 +78,7 @@ from corral.values import T_co
 if TYPE_CHECKING:
     from corral._metering.rate_limits import LimitState
     from corral._sessions.deadlines import NetworkWatch
-    from corral._sessions.limits.machine import LimitMachine
+    from corral._sessions.limit_waits import LimitMachine
     from corral._sessions.redaction import EventRedactor
     from corral._sessions.run_verifier import RunVerifier
     from corral._sessions.structured_output import TypedAnswer
@@ -177,8 +177,6 @@ class Turn(Generic[T_co]):
     @property
     def notes(self) -> tuple[str, ...]:
         """Notes about choices made for the caller, once the turn has started."""
-        if self._limits is not None and self._limits.following is not None:
-            return self._limits.following.notes
         return self._backend.notes
 
     async def __aiter__(self) -> AsyncIterator[Event]:
@@ -214,8 +212,6 @@ class Turn(Generic[T_co]):
     async def next_batch(self) -> list[Event]:
         """The next batch of events; empty after ``done``."""
         limits = self._limits
-        if limits is not None and limits.has_ended_first:
-            return await self._next_of_following(limits)
         if self._state == "closed":
             raise RuntimeError("the session of this turn was closed")
         if self._state == "new":
@@ -223,29 +219,14 @@ class Turn(Generic[T_co]):
         while self._state in ("running", "verifying"):
             if self._state == "verifying" and self._setup.verifier is not None:
                 batch = await self._verify(self._setup.verifier)
-            elif limits is not None and limits.state == "limited":
+            elif limits is not None and limits.is_waiting:
                 batch = await self._continue_after_limit(limits)
             else:
                 batch = await self._read()
             if batch:
                 self._send_to_sinks(batch)
-                return batch if limits is None else limits.take_done(batch)
+                return batch
         return []
-
-    async def _next_of_following(self, limits: LimitMachine) -> list[Event]:
-        """The next events of the agent that continues, added to the result. The text of ``done`` is
-        that of all agents."""
-        if limits.state == "over":
-            return []
-        batch = await limits.following_events(self._publisher.notify)
-        if not batch or not isinstance(done := batch[-1], Done):
-            self._store_text(batch)
-            return batch
-        self._store_text(batch[:-1])
-        text = self._builder.answer().text
-        done = msgspec.structs.replace(done, text=text, text_complete=not self._builder.is_cut)
-        self._builder.add(done)
-        return [*batch[:-1], done]
 
     def _send_to_sinks(self, batch: list[Event]) -> None:
         last = batch[-1]
@@ -264,16 +245,11 @@ class Turn(Generic[T_co]):
     @property
     def failed(self) -> bool:
         """Whether a deadline passed, or it was cancelled: what still comes is its end."""
-        if self._limits is not None and self._limits.has_ended_first:
-            return self._limits.following_failed
         return self._failure is not None
 
     def cancel(self) -> None:
         """End the agent; the stream then ends with ``done`` as interrupted."""
-        if self._limits is not None and self._limits.has_ended_first:
-            self._limits.cancel_following()
-        else:
-            self._fail(Interrupted("the run was cancelled"))
+        self._fail(Interrupted("the run was cancelled"))
 
     async def close(self) -> None:
         """End the agent in any state. Nothing of it is left when this returns or raises: a task
@@ -569,14 +545,12 @@ class Turn(Generic[T_co]):
         if setup.verifier is None or not setup.is_last:
             return False
         is_corrected = error is None and typed is not None and not typed.is_found
-        goes_on = self._limits is not None and self._limits.continues(self._ending)
-        return not is_corrected and not goes_on
+        return not is_corrected
 
     def _end_with(self, done: Done) -> None:
         self._state = "over"
         self._stop()
-        if self._limits is None or not self._limits.continues(done):
-            self._publisher.notify(done)
+        self._publisher.notify(done)
 
     async def _verify(self, verifier: RunVerifier) -> list[Event]:
         """The end of the turn, with the receipt of the run."""
@@ -619,7 +593,7 @@ class Turn(Generic[T_co]):
     def _on_limit(self, limit: LimitState | None) -> None:
         """A wait for a rate limit has started, or ended (None). That of a turn which a limit has
         ended was emitted before it waits."""
-        has_emitted = self._limits is not None and self._limits.state == "limited"
+        has_emitted = self._limits is not None and self._limits.is_waiting
         if limit is not None and not has_emitted and self._backend.service_url is not None:
             self._backend.emit(limit.event())
         self._publisher.show_limit(None if limit is None else limit.until)

@@ -205,7 +205,7 @@ class ItemBuilder:
                     self._messages.pop(event.parent, None)
             case events.ToolUse() | events.PermissionRequest():
                 self._messages.pop(event.parent, None)
-            case events.Init() | events.Done() | events.Vendor(name="prompt" | events.FALLBACK):
+            case events.Init() | events.Done() | events.Vendor(name="prompt"):
                 self._messages.clear()
             case _:
                 pass
@@ -321,8 +321,6 @@ def _simple(offset: int, event: Event) -> Item | None:
             return None  # not a part of the conversation
         case events.Init():
             item.kind, item.text = "init", _init_text(event)
-        case events.Vendor() if (change := events.hand_over_of(event)) is not None:
-            item.kind, item.text = "init", _init_text(change.init)
         case events.Plan():
             item.kind, item.plan = "plan", plan_steps(event)
         case events.FileChange():

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypedDict
 
 from corral._agents.spec import AgentSpec, InProcess
 from corral._models import registry
+from corral._sessions.fallback import Given, run_in_agents
 from corral._sessions.prepare import prepare
 from corral._sessions.prepared_run import resolve_prompt
 from corral._sessions.session import Session
@@ -321,11 +322,14 @@ class AgentProvider(ResponseProvider):
         elif system:
             prompt = f"{system}\n\n{resolve_prompt(prepare(self.agent, options), prompt)}"
             options.pop("prompt_file", None)
-        async with Session(self.agent, options) as session:
+
+        async def work(session: Session, prompt: Given) -> Result:
             try:
                 return await session.prompt(prompt).collect(run_log)
             finally:
                 run_log.stderr = session.stderr
+
+        return await run_in_agents(Session(self.agent, options), prompt, work)
 
     def _error_message(self, error: CorralError) -> str:
         """The message for the log of a workflow engine."""

@@ -9,7 +9,7 @@ import pytest
 from support.durable_processes import DurableProcesses, wait_until
 
 from corral._engine.worker.node_workflow import LONGEST_HOLD
-from corral._sessions.limits.machine import CONTINUE
+from corral._sessions.limit_waits import CONTINUE
 from corral.testing import Call, Request, Turn, fail, say
 
 if TYPE_CHECKING:

@@ -102,34 +102,11 @@ async def test_a_prompt_after_the_stop_continues_the_conversation(named: Named) 
     assert '"sessionId"' in (await named.run("told session/load")).text  # the agent resumed it
 
 
-async def test_the_name_is_that_of_the_session_in_which_another_agent_continues(
-    named: Named,
-) -> None:
-    program = Path(named.cwd) / "agent.sh"
-    program.write_text(f'#!/bin/sh\nexec {AGENT} "$@"\n')
-    program.chmod(0o755)
-    error = {"message": '{"error": {"code": 429, "message": "retry in 37s"}}'}
-    limit = msgspec.json.encode({"type": "result", "status": "error", "error": error}).decode()
-    options: dict[str, Json] = {
-        "cwd": named.cwd,
-        "program": str(scripted_acp.PROGRAM.with_name("scripted_gemini.py")),
-        "env": {"GEMINI_API_KEY": "scripted-key-0123456789"},
-        "on_limit": f"fallback:{program}",
-        "strict": False,
-    }
-
-    def turn(text: str) -> WarmTurn:
-        request = WarmRequest(name="fix", agent="gemini-cli", text=text, options=options)
-        return WarmTurn(named.files, request, idle=120)
-
-    events = [event async for event in turn(f"init\ntext one\nraw {limit}")]
-    first = result_from_events(check_stream(events, agents=2))
-    assert (first.status, first.agent) == ("success", str(program))
-    stored = named.files.stored()
-    assert stored is not None
-    assert stored.session == first.resume_token
-    later = result_from_events([event async for event in turn("text two")])
-    assert (later.agent, later.resume_token) == (str(program), first.resume_token)
+async def test_a_named_session_has_one_agent(named: Named) -> None:
+    options: dict[str, Json] = {"cwd": named.cwd, "on_limit": "fallback:corral"}
+    request = WarmRequest(name="fix", agent=AGENT, text="text one", options=options)
+    with pytest.raises(errors.ConfigError, match="a session has one agent"):
+        [event async for event in WarmTurn(named.files, request, idle=120)]
 
 
 async def test_the_process_ends_when_it_is_idle(workspace: Path) -> None:

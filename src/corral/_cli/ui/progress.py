@@ -30,8 +30,6 @@ from corral.events import (
     ToolResult,
     ToolUse,
     UsageReport,
-    Vendor,
-    hand_over_of,
 )
 from corral.values import is_object
 
@@ -136,7 +134,7 @@ class TurnProgress(LiveProgress):
 
     def show(self, event: Event, notes: tuple[str, ...] = ()) -> None:
         match event:
-            case Init() | Vendor():
+            case Init():
                 self._show_start(event, notes)
             case ToolUse():
                 self._called = True
@@ -160,19 +158,11 @@ class TurnProgress(LiveProgress):
             case _:
                 pass
 
-    def _show_start(self, event: Init | Vendor, notes: tuple[str, ...]) -> None:
-        """The agent begins, or another one continues."""
-        if isinstance(event, Init):
-            self._cwd, init, shown = event.cwd or "", event, self._begins
-        elif (change := hand_over_of(event)) is not None:
-            init, shown = change.init, True
-            if init.continued_from:  # questions are answered in the session that continues
-                session = init.run_id.rpartition(".")[0]
-                self.answer_with = self.answer_with.replace(init.continued_from, session)
-        else:
-            return
+    def _show_start(self, init: Init, notes: tuple[str, ...]) -> None:
+        """The agent begins."""
+        self._cwd = init.cwd or ""
         self._activity = "thinking"
-        if shown:
+        if self._begins:
             version = f" {init.agent_version}" if init.agent_version else ""
             parts = [f"{init.agent}{version}"]
             if init.model:

@@ -20,7 +20,7 @@ from corral._cli.ui.spans import Line
 from corral._core.terminal_text import Cleaner, json_line
 from corral._system.terminal import is_interactive
 from corral.errors import classes_by_code
-from corral.events import Done, Event, Text, Thinking, hand_over_of, to_json
+from corral.events import Done, Event, Text, Thinking, to_json
 
 if TYPE_CHECKING:
     import os
@@ -210,11 +210,9 @@ class RenderedAnswer(_MessagePrinter):
 
 
 def _ends_message(event: Event) -> bool:
-    """Whether text after this event is another message: after a tool call or a thought, of another
-    agent, or of another turn."""
-    if getattr(event, "call_id", None) is not None or isinstance(event, Done | Thinking):
-        return True
-    return hand_over_of(event) is not None
+    """Whether text after this event is another message: after a tool call or a thought, or of
+    another turn."""
+    return getattr(event, "call_id", None) is not None or isinstance(event, Done | Thinking)
 
 
 def _columns() -> int:

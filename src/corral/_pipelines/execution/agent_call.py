@@ -48,7 +48,7 @@ from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, ou
 from corral._protocol.schema import schema_of
 from corral._sessions.api import run
 from corral._sessions.goals import ROUNDS, Until
-from corral._sessions.limits.machine import CONTINUE
+from corral._sessions.limit_waits import CONTINUE
 from corral._sessions.permissions import QuestionAsker
 from corral._sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral._sessions.tools.tools import Tool, Tools

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral._sessions.limits.conversation import (
+from corral._sessions.handed_conversation import (
     CLOSE,
     OPEN,
     HandedCall,

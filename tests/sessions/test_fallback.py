@@ -1,4 +1,4 @@
-"""``on_limit="fallback:AGENT"``: a turn that meets a limit continues in another agent."""
+"""``on_limit="fallback:AGENT"``: a run that meets a limit continues in another agent."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from secrets import token_hex
 
 import pytest
-from msgspec.structs import replace
 from support.builtin_agent import BuiltinAgent, model_env, run_command
 from support.model_scripts import sent_json
 from support.scripted_acp import agent
 from support.scripted_agent import child_pids, scripted_options
-from support.stream_checks import check_stream
+from support.stream_checks import check_streams
 
 import corral
 from corral import errors, pipelines
 from corral._sessions import store
-from corral._sessions.limits.machine import WORK_CONTINUES
-from corral.events import Envelope, Error, Event, Init, hand_over_of
+from corral._sessions.fallback import WORK_CONTINUES
+from corral.events import Done, Event, Init
+from corral.result import Result
 from corral.run_kwargs import RunKwargs
 from corral.testing import Call, Lane, Turn, fail, say
 
@@ -52,10 +52,15 @@ def own_key(*vendors: str) -> dict[str, str]:
     return dict.fromkeys((f"{name}_API_KEY" for name in vendors), f"key-{token_hex(16)}")
 
 
-async def events_of(prompt: str, options: RunKwargs, agents: int = 2) -> list[Event]:
-    async with corral.session("gemini-cli", **options) as session:
-        events = [event async for event in session.prompt(prompt)]
-    return check_stream(events, agents)
+async def run_parts(
+    prompt: str, options: RunKwargs, agents: int = 2
+) -> tuple[Result[None], list[list[Event]]]:
+    """The result, and the events of each agent."""
+    seen: list[Event] = []
+    result = await corral.run("gemini-cli", prompt, on_event=seen.append, **options)
+    parts = check_streams(seen)
+    assert len(parts) == agents
+    return result, parts
 
 
 def limit_first_model(ours: BuiltinAgent, patch: pytest.MonkeyPatch, *script: Turn) -> Lane:
@@ -71,10 +76,6 @@ def limit_first_model(ours: BuiltinAgent, patch: pytest.MonkeyPatch, *script: Tu
     return second
 
 
-def envelope(event: Event) -> dict[str, object]:
-    return {name: getattr(event, name) for name in Envelope.__struct_fields__}
-
-
 FIRST = "init\nuse write_file a.txt\nwrite a.txt\nused write_file\ntext half of it\n" + LIMITED
 
 
@@ -85,19 +86,14 @@ async def test_the_next_agent_gets_the_interrupted_turn_and_the_same_prompt(
         Turn(calls=[Call("read_file", {"file_path": "a.txt"})], usage={"input": 10, "output": 2}),
         Turn(text="All of it.", usage={"input": 20, "output": 3}),
     ]
-    events = await events_of(FIRST, both(ours, script, policy="edits"))
-    result = corral.result_from_events(events)
+    result, (one, two) = await run_parts(FIRST, both(ours, script, policy="edits"))
     assert (result.status, result.agent, result.final_text) == ("success", "corral", "All of it.")
     assert result.text == "half of it\n\nAll of it."
     assert [Path(file.path).name for file in result.files] == ["a.txt"]
     assert (result.usage.input, result.usage.output) == (20 + 30, 10 + 5)
-    limits = [each for each in events if isinstance(each, Error) and each.code == "rate_limit"]
-    assert [each.recoverable for each in limits] == [True]
-    assert limits[0].message.endswith(f"{OTHER} continues")
-    (change,) = [found for each in events if (found := hand_over_of(each)) is not None]
-    assert (change.agent, change.usage.input, change.init.agent) == ("gemini-cli", 20, "corral")
-    assert isinstance(events[0], Init)
-    assert events[0].agent == "gemini-cli"
+    assert (one[0].agent, two[0].agent) == ("gemini-cli", "corral")
+    assert isinstance(end := one[-1], Done)
+    assert (end.error and end.error.code, end.usage.input) == ("rate_limit", 20)
 
     sent = sent_json(ours.requests[:1])
     assert "half of it" in sent
@@ -107,37 +103,51 @@ async def test_the_next_agent_gets_the_interrupted_turn_and_the_same_prompt(
     second = store.find(result.resume_token or "").meta
     first = store.find(second.continued_from or "").meta
     assert (first.agent, first.status, second.agent) == ("gemini-cli", "error", "corral")
-    assert result.continued_from == first.id
+    assert isinstance(begin := two[0], Init)
+    assert result.continued_from == begin.continued_from == first.id
 
 
-async def test_collect_gives_the_same_result_and_later_prompts_go_to_the_next_agent(
+async def test_the_events_of_all_agents_give_the_result(ours: BuiltinAgent) -> None:
+    result, parts = await run_parts(FIRST, both(ours, [say("One.")]))
+    assert corral.result_from_events([event for part in parts for event in part]) == result
+
+
+async def test_what_was_verified_is_the_work_of_all_agents(
     ours: BuiltinAgent, workspace: Path
 ) -> None:
-    seen: list[Event] = []
-    options = both(ours, [say("One."), say("Two.")])
-    async with corral.session("gemini-cli", **options) as session:
-        result = await session.run(FIRST, on_event=seen.append)
-        assert session.id == result.resume_token
-        later = await session.run("and now?")
-    assert corral.result_from_events(check_stream(seen, agents=2)) == result
-    assert (later.agent, later.final_text) == ("corral", "Two.")
-    assert "One." in ours.requests[1].texts
+    checks = [corral.files_exist("a.txt")]
+    options = both(ours, [say("Done.")], policy="edits", verify=checks, keep=False)
+    result = await corral.run("gemini-cli", FIRST, **options)
+    assert result.verdict == "verified"
+    assert result.receipt is not None
+    assert [file.path for file in result.receipt.changed] == ["a.txt"]
 
 
-async def test_a_process_that_continues_gets_the_later_prompts(workspace: Path) -> None:
+async def test_the_first_agent_has_ended_when_the_next_one_begins(workspace: Path) -> None:
     """A comma separates agents: the program is given by a file."""
     program = workspace / "agent.sh"
     program.write_text(f'#!/bin/sh\nexec {agent()} "$@"\n')
     program.chmod(0o755)
     options = scripted_options(workspace, on_limit=f"fallback:{program}", policy="all")
     options["env"] = own_key("GEMINI")
-    async with corral.session("gemini-cli", **options) as session:
-        first = await session.run("init\ntext one\n" + LIMITED)
-        processes = child_pids()
-        later = await session.run("text two")
-        assert child_pids() == processes != []
-    assert (first.status, first.agent, later.final_text) == ("success", str(program), "two")
+    running: list[list[int]] = []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Init):
+            running.append(child_pids())
+
+    prompt = "init\ntext one\n" + LIMITED
+    result = await corral.run("gemini-cli", prompt, on_event=on_event, **options)
+    assert (result.status, result.agent) == ("success", str(program))
+    assert [len(pids) for pids in running] == [1, 1]
     assert child_pids() == []
+
+
+async def test_a_session_has_one_agent(ours: BuiltinAgent) -> None:
+    with pytest.raises(errors.ConfigError, match="a session has one agent") as caught:
+        async with corral.session("gemini-cli", **both(ours, [])):
+            pass
+    assert "resume=ID" in (caught.value.hint or "")
 
 
 async def test_a_session_that_is_not_stored_falls_back_too(ours: BuiltinAgent) -> None:
@@ -189,87 +199,41 @@ async def test_a_typed_answer_comes_from_the_next_agent(ours: BuiltinAgent) -> N
     assert result.output == {"n": 4}
 
 
-async def test_all_agents_limited_fails_with_the_earliest_reset(ours: BuiltinAgent) -> None:
-    options = both(ours, [fail(429, "slow down", retry_after=5_000, times="forever")])
-    events = await events_of(FIRST, options)
-    result = corral.result_from_events(events)
-    assert result.error is not None
-    assert result.error.message.startswith("gemini-cli: Too many requests")
-    assert "corral: " in result.error.message
-    assert "All agents are limited" in (result.error.hint or "")
-    with pytest.raises(errors.RateLimited) as caught:
-        result.raise_for_status()
-    started = events[0].ts
-    assert started + 37 <= (caught.value.resets_at or 0) < started + 4_000
-
-
-async def test_three_agents_are_one_stream_and_fail_with_the_earliest_reset(
-    ours: BuiltinAgent,
-) -> None:
-    """The second agent repeats the id of a tool call of the first, and so does the third."""
+async def test_three_agents_fail_with_the_earliest_reset(ours: BuiltinAgent) -> None:
     options = both(ours, [], on_limit=f"fallback:{OTHER},openai:gpt-5", policy="edits")
     lanes = [
-        ours.add_lane(
-            [
-                Turn(calls=[Call("read_file", {"file_path": "a.txt"}, id="write_file__1")]),
-                fail(429, "slow", retry_after=seconds, times="forever"),
-            ]
-        )
+        ours.add_lane([fail(429, "slow", retry_after=seconds, times="forever")])
         for seconds in (600, 5_000)
     ]
     env = {**model_env(lanes[0], "gemini"), **model_env(lanes[1], "openai")}
     options["env"] = {**env, **own_key("GEMINI", "OPENAI")}
     first = FIRST.replace("retry in 37s", "retry in 9000s")
-    result = corral.result_from_events(events := await events_of(first, options))
+    result, parts = await run_parts(first, options, agents=3)
     assert result.error is not None
+    assert result.error.message.startswith("gemini-cli: Too many requests")
     assert result.error.message.count("gemini-cli: ") == 1
     assert result.error.message.count("corral: ") == 2
-    assert events[-2] == replace(result.error, **envelope(events[-2]))
-    resets_at = result.error.facts["resets_at"]
-    assert isinstance(resets_at, float)
-    assert events[0].ts + 600 <= resets_at < events[0].ts + 5_000
-    changes = [found for each in events if (found := hand_over_of(each)) is not None]
-    assert [change.init.model for change in changes] == [OTHER, "openai:gpt-5"]
+    assert "All agents are limited" in (result.error.hint or "")
+    with pytest.raises(errors.RateLimited) as caught:
+        result.raise_for_status()
+    started = parts[0][0].ts
+    assert started + 600 <= (caught.value.resets_at or 0) < started + 5_000
+    assert [isinstance(part[0], Init) and part[0].model for part in parts[1:]] == [
+        OTHER,
+        "openai:gpt-5",
+    ]
 
 
-async def test_a_cancelled_turn_ends_in_the_agent_that_continues(ours: BuiltinAgent) -> None:
-    options = both(ours, [Turn(text="slow", delay=30)])
-    async with corral.session("gemini-cli", **options) as session:
-        turn = session.prompt(FIRST)
-        events: list[Event] = []
-        async for event in turn:
-            events.append(event)
-            if hand_over_of(event) is not None:
-                turn.cancel()
-        assert turn.failed
-    result = corral.result_from_events(check_stream(events, agents=2))
-    assert (result.status, result.agent) == ("interrupted", "corral")
-
-
-async def test_cancelling_between_the_agents_ends_the_turn(ours: BuiltinAgent) -> None:
-    async with corral.session("gemini-cli", **both(ours, [say("never")])) as session:
-        turn = session.prompt(FIRST)
-        events: list[Event] = []
-        async for event in turn:
-            events.append(event)
-            if isinstance(event, Error):
-                turn.cancel()
-    result = corral.result_from_events(check_stream(events, agents=2))
-    assert result.status == "interrupted"
-    assert ours.requests == []
-
-
-async def test_an_agent_that_cannot_be_started_ends_the_stream_with_the_limit(
+async def test_an_agent_that_cannot_be_started_ends_the_run_with_the_limit(
     ours: BuiltinAgent, workspace: Path
 ) -> None:
-    """Its program is there when the session is opened, and gone at the limit."""
+    """Its program is there when the run begins, and gone at the limit."""
     program = workspace / "other.py"
     program.write_text(f"#!{sys.executable}\n")
     program.chmod(0o755)
     prompt = FIRST.replace("init\n", f"init\nsh rm {program}\n", 1)
     options = both(ours, [], on_limit=f"fallback:{program}", policy="all")
-    events = await events_of(prompt, options, agents=1)
-    result = corral.result_from_events(events)
+    result, _ = await run_parts(prompt, options, agents=1)
     assert result.error is not None
     assert result.error.code == "rate_limit"
     assert "cannot continue" in result.error.message
@@ -301,7 +265,7 @@ async def test_a_fallback_is_checked_before_anything_is_spent(
 
 @pytest.mark.whole_program
 @pytest.mark.parametrize("as_json", [True, False], ids=["json", "text"])
-async def test_the_command_line_prints_one_stream(
+async def test_the_command_line_prints_the_events_of_both_agents(
     as_json: bool, ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lane = ours.add_lane([say("All of it.")])
@@ -314,19 +278,19 @@ async def test_the_command_line_prints_one_stream(
     assert code == 0, reported
     assert len(lane.requests) == 1
     if as_json:
-        events = check_stream(map(corral.from_json, out.encode().splitlines()))
+        events = [*map(corral.from_json, out.encode().splitlines())]
+        assert len(check_streams(events)) == 2
         assert corral.result_from_events(events).final_text == "All of it."
     else:
         assert out == "half of it\n\nAll of it.\n"
-        assert "openai:gpt-5 continues" in reported
+        assert "! corral: Gemini: slow down" in reported
         assert "openai:gpt-5 · continues " in reported
 
 
 async def test_a_budget_is_shared_by_both_agents(ours: BuiltinAgent) -> None:
     """The first agent is not counted on the wire: what it reports counts."""
     options = both(ours, [say("One.")], max_total_tokens=25, strict=False)
-    events = await events_of(FIRST, options, agents=1)
-    result = corral.result_from_events(events)
+    result, _ = await run_parts(FIRST, options, agents=1)
     assert (result.status, result.agent) == ("error", "gemini-cli")
     assert result.error is not None
     assert result.error.message.startswith("Too many requests")

@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from corral._agents.spec import AgentSpec
 from corral._metering import prices
 from corral._models.registry import canonical, is_model_name
+from corral._sessions import handed_conversation as conversations
 from corral._sessions import store
-from corral._sessions.limits import conversation as conversations
-from corral._sessions.limits.conversation import HandedConversation
+from corral._sessions.handed_conversation import HandedConversation
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.store import SessionRecord
 from corral._system import config, fs, paths

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from corral._sessions.limits.conversation import (
+from corral._sessions.handed_conversation import (
     HandedCall,
     HandedConversation,
     HandedFile,

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from corral._sessions.limits.conversation import (
+from corral._sessions.handed_conversation import (
     FIRST_PROMPT,
     MAX_READ,
     MAX_TEXT,
