@@ -213,7 +213,7 @@ TASKS = {
         ((*BOTH, "cut.toml"), 2, "(at line 2, column 10)"),
         ((*BOTH, "short.csv"), 2, "short.csv line 2 has 1 columns"),
         ((*BOTH, "away.jsonl"), 2, "nowhere"),
-        ((*BOTH, "."), 2, "contains no tasks"),
+        ((*BOTH, "."), 2, ". is not a file of tasks"),
         ((*BOTH, "--name", "a/b", "x"), 2, "is not a valid name"),
         (("show", "nothing"), 2, "there is no comparison 'nothing'"),
         (("apply", "nothing", "x"), 2, "there is no comparison 'nothing'"),

@@ -35,9 +35,9 @@ def test_show_prints_what_is_set_for_an_agent(
 ) -> None:
     monkeypatch.delenv("CORRAL_PROBE")
     write(workspace, "[defaults]\ntimeout = 900\n[agents.codex]\nmax_turns = 7\n")
-    shown = corral("config", "show", "--agent", "codex-cli", "--json", cwd=workspace).stdout
+    shown = corral("config", "show", "--agent", "codex-acp", "--json", cwd=workspace).stdout
     assert json.loads(shown) == {
-        "agent": "codex-cli",
+        "agent": "codex-acp",
         "options": {"timeout": 900.0, "max_turns": 7},
     }
     assert "900" in corral("config", "show", cwd=workspace).stdout

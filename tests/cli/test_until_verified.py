@@ -50,7 +50,8 @@ def test_what_failed_is_sent_until_it_is_verified(
     done = run(monkeypatch, workspace, ["touch a", "touch b"], *words, "--receipt", str(receipt))
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["done", "done"]
-    assert "round 1: gaps\ngap      echo no b; test -f b: the check did not pass" in done.stderr
+    assert "round 1: gaps\nscope    names: " in done.stderr
+    assert "\ngap      echo no b; test -f b: the check did not pass" in done.stderr
     assert done.stderr.splitlines().count("verified") == 1
     assert done.stderr.count(" · gemini:") == 1  # the second round begins as the first
     assert json.loads(receipt.read_text())["verdict"] == "verified"

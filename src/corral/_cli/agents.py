@@ -118,9 +118,9 @@ def show(name: str, as_json: bool) -> None:
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=completing("agents"))
 @plain_option("-q --quiet", "Print only the program's path.")
 def install_agent(names: tuple[str, ...], quiet: bool) -> None:
-    """Install the tested versions of agents from npm or PyPI; without a NAME, of gemini.
+    """Install agents from npm or PyPI, in their tested versions.
 
-    It is installed into corral's own folder. With Node 22.1 or newer, Node's compile cache of the
+    Without a NAME it is gemini. They are installed into corral's own folder. With Node 22.1 or newer, Node's compile cache of the
     agent is filled: the agent is run once with a scripted model."""
     agents = {name: config.find_agent(name) for name in names or ("gemini",)}
     for agent in agents.values():

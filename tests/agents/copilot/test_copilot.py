@@ -263,7 +263,7 @@ def test_the_report_says_what_ask_becomes() -> None:
         assert "no one can answer" in row.note
     written = "allow ({0}) · protected names: deny ({1})"
     assert report(PEER, Policy.edits())["write"] == written.format("brokered", "brokered")
-    assert report(ALONE, Policy.edits())["write"] == written.format("native", "impossible")
+    assert report(ALONE, Policy.edits())["write"] == written.format("native", "not enforced")
     assert report(ALONE, Policy.all())["write"] == "allow (native)"
     for agent in (ALONE, PEER):
         rows = compile_policy(agent, Policy(network="allow")).report

@@ -142,4 +142,6 @@ async def test_a_run_that_changed_its_tests_is_judged_as_it_left_them(
             verify="test -f a && ! grep -q changed test_it.py",
             scenarios=held_out,
         )
-    assert (result.verdict, result.gaps) == ("verified", ())
+    assert result.verdict == "gaps"
+    [gap] = result.gaps
+    assert gap.startswith("test_it.py was changed")
