@@ -14,7 +14,7 @@ AGENTS_HERE = gemini opencode codex-cli codex-acp claude $(if $(filter all,$(AGE
 # Agents of which corral knows no build for this machine.
 NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
-.PHONY: help demo test test-all test-deep-part test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos table programs pictures docs dist lock format clean
+.PHONY: help demo test test-all test-deep-part test-fast test-lowest check check-style check-mypy check-pyright bench fuzz chaos mutants table programs pictures docs dist lock format clean
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
@@ -26,6 +26,7 @@ help:
 	@echo "make bench      measure speed against other programs, as ratios"
 	@echo "make fuzz       test the shell rules with 1,000,000 generated commands in real shells"
 	@echo "make chaos      run 1,000 faulted runs and check their ends (COUNT=, SEED=)"
+	@echo "make mutants    mutate the source 100 times, and report what no test notices (COUNT=, SEED=)"
 	@echo "make table      run the conformance and attack kits and update the tables in docs/"
 	@echo "make programs   try other programs that speak ACP, and update their table in docs/agents.md"
 	@echo "make pictures   make the pictures of the docs again: the demo and the page (needs Chromium)"
@@ -100,6 +101,12 @@ fuzz: .venv/ready
 chaos: COUNT = 1000
 chaos: .venv/ready agents
 	PYTHONPATH=tests:tools $(BIN)/python -m chaos --count $(COUNT) --seed "$(SEED)" $(ARGS)
+
+# How many are killed by `make test`, and how many by all tests. ARGS=--map makes the map again;
+# ARGS="--sources src/corral/_core --tests tests/core" is a part.
+mutants: COUNT = 100
+mutants: .venv/ready agents
+	$(BIN)/python tools/mutants.py --count $(COUNT) $(if $(SEED),--seed $(SEED)) --marks "not deep" "" $(ARGS)
 
 # Wire formats of the built-in agent, besides its default one.
 WIRES := anthropic:claude-sonnet-5 openai:gpt-5.5 chat:any-model
