@@ -120,8 +120,8 @@ def show(name: str, as_json: bool) -> None:
 def install_agent(names: tuple[str, ...], quiet: bool) -> None:
     """Install agents from npm or PyPI, in their tested versions.
 
-    Without a NAME it is gemini. They are installed into corral's own folder. With Node 22.1 or newer, Node's compile cache of the
-    agent is filled: the agent is run once with a scripted model."""
+    Without a NAME it is gemini. They are installed into corral's own folder. With Node 22.1 or
+    newer, each agent is run once with a scripted model, to fill Node's compile cache."""
     agents = {name: config.find_agent(name) for name in names or ("gemini",)}
     for agent in agents.values():
         if not agent.programs:
