@@ -10,16 +10,31 @@ from urllib.parse import urlsplit
 from corral.testing import Lane, ModelServer
 
 
-def post(at: ModelServer | Lane, path: str, body: object) -> str:
-    """The text of the answer; the key is one that every wire takes."""
+def send(
+    at: ModelServer | Lane,
+    path: str,
+    body: object = None,
+    *,
+    verb: str = "POST",
+    headers: dict[str, str] | None = None,
+) -> tuple[int, dict[str, str], str]:
+    """The status, the headers and the text of the answer; without ``headers``, the key is one that
+    every wire takes."""
     url = urlsplit(at.url)
     connection = HTTPConnection(url.netloc, timeout=60)
+    sent = {"Authorization": "Bearer k"} if headers is None else headers
     try:
         text = body if isinstance(body, str) else json.dumps(body)
-        connection.request("POST", url.path + path, text, {"Authorization": "Bearer k"})
-        return connection.getresponse().read().decode()
+        connection.request(verb, url.path + path, None if verb == "GET" else text, sent)
+        answer = connection.getresponse()
+        reported = {name.lower(): value for name, value in answer.getheaders()}
+        return answer.status, reported, answer.read().decode()
     finally:
         connection.close()
+
+
+def post(at: ModelServer | Lane, path: str, body: object) -> str:
+    return send(at, path, body)[2]
 
 
 def events(text: str) -> list[Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from http.client import HTTPConnection, IncompleteRead, RemoteDisconnected
+from http.client import IncompleteRead, RemoteDisconnected
 from typing import Any
-from urllib.parse import urlsplit
 
 import pytest
+from support.raw_answers import send as answer
 
 from corral.testing import Call, Expect, Lane, ModelServer, Turn, call, fail, say
 
@@ -15,25 +15,9 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 
 def send(
-    at: ModelServer | Lane,
-    body: object,
-    *,
-    verb: str = "POST",
-    path: str = "/v1/chat/completions",
-    headers: dict[str, str] | None = None,
+    at: ModelServer | Lane, body: object, path: str = "/v1/chat/completions", **more: Any
 ) -> tuple[int, dict[str, str], str]:
-    """The status, the headers and the text of the answer."""
-    url = urlsplit(at.url)
-    connection = HTTPConnection(url.netloc, timeout=60)
-    sent = {"Authorization": "Bearer k"} if headers is None else headers
-    try:
-        text = body if isinstance(body, str) else json.dumps(body)
-        connection.request(verb, url.path + path, None if verb == "GET" else text, sent)
-        answer = connection.getresponse()
-        reported = {name.lower(): value for name, value in answer.getheaders()}
-        return answer.status, reported, answer.read().decode()
-    finally:
-        connection.close()
+    return answer(at, path, body, **more)
 
 
 def ask(at: ModelServer | Lane, messages: Any = HELLO, **more: Any) -> tuple[int, Any]:
@@ -172,31 +156,6 @@ def test_a_request_is_decoded_independent_of_the_vendor() -> None:
     assert request.tools == ("read",)
 
 
-@pytest.mark.parametrize(
-    ("turn", "type", "code"),
-    [
-        (fail(401, "no"), "authentication_error", "invalid_api_key"),
-        (fail(404, "no"), "invalid_request_error", "model_not_found"),
-        (fail(429, "no"), "rate_limit_error", "rate_limit_exceeded"),
-        (fail(429, "no", quota_id="day"), "insufficient_quota", "insufficient_quota"),
-        (fail(400, "no"), "invalid_request_error", None),
-        (fail(500, "no"), "server_error", None),
-        (Turn(status=400, message="no", error_status="odd"), "invalid_request_error", "odd"),
-    ],
-)
-def test_an_error_has_the_vendors_form(turn: Turn, type: str, code: str | None) -> None:
-    with ModelServer([turn, turn]) as server:
-        reported = [ask(server), ask(server, stream=True)]
-    error = {"message": "no", "type": type, "param": None, "code": code}
-    assert reported == [(turn.status, {"error": error})] * 2
-
-
-def test_a_retry_delay_is_sent_in_a_header() -> None:
-    with ModelServer([fail(429, retry_after=1.5)]) as server:
-        _, headers, _ = send(server, {"model": "m", "messages": HELLO})
-    assert headers["retry-after"] == "2"
-
-
 def test_a_late_error_replaces_the_end_of_the_stream() -> None:
     late = Turn(text="one", status=500, late=True, message="no")
     error = {"message": "no", "type": "server_error", "param": None, "code": None}
@@ -240,24 +199,6 @@ def test_a_blocked_prompt_is_a_filtered_answer() -> None:
         assert deltas(stream(server)) == [{"role": "assistant", "refusal": "not this"}, {}]
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [({"Authorization": "Bearer right"}, 200), ({"api-key": "right"}, 200), ({}, 401)],
-)
-def test_a_key_is_accepted_in_the_headers_of_openai_and_azure(
-    headers: dict[str, str], status: int
-) -> None:
-    with ModelServer([say("a")], key="right") as server:
-        assert send(server, {"model": "m", "messages": HELLO}, headers=headers)[0] == status
-
-
-def test_a_wrong_key_is_refused_in_the_vendors_form() -> None:
-    with ModelServer([say("a")], key="right") as server:
-        status, reported = ask(server)
-    assert (status, reported["error"]["code"]) == (401, "invalid_api_key")
-    assert "Incorrect API key" in reported["error"]["message"]
-
-
 def test_models_are_listed_for_calls_with_a_bearer_token() -> None:
     google = {"x-goog-api-key": "k"}
     with ModelServer([]) as server:
@@ -269,30 +210,6 @@ def test_models_are_listed_for_calls_with_a_bearer_token() -> None:
         assert json.loads(one)["id"] == "mine"
         theirs = send(server, "", verb="GET", path="/v1/models", headers=google)[2]
         assert "models" in json.loads(theirs)
-
-
-@pytest.mark.parametrize(
-    ("body", "output"),
-    [("{", "could not parse"), ("[]", "not an object"), ({"messages": HELLO}, "a model")],
-)
-def test_invalid_requests_are_refused_and_recorded(body: object, output: str) -> None:
-    with ModelServer([say("a")]) as server:
-        status, _, text = send(server, body)
-        assert status == 400
-        assert output in json.loads(text)["error"]["message"]
-        assert len(server.failures) == 1
-        assert send(server, "", verb="GET", path="/v1/chat/completions")[0] == 405
-
-
-def test_an_exhausted_script_is_an_error_of_this_wire() -> None:
-    with ModelServer([]) as server:
-        status, reported = ask(server.lane("mine"))
-    assert status == 400
-    assert (
-        reported["error"]["message"]
-        == "script exhausted after 0 turns; add one, or set restart (lane mine)"
-    )
-    assert reported["error"]["type"] == "invalid_request_error"
 
 
 def test_an_answer_can_be_cut_or_malformed() -> None:
