@@ -186,7 +186,7 @@ ALLOWED: dict[str, tuple[str, str]] = {
     "_sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     # Verification.
     "_verification/clean_tree.py": ("file", "makes the folder in which checks run"),
-    "_verification/linked_folder.py": ("file", "copies what leads from that folder back to the work"),
+    "_verification/linked_folder.py": ("file", "copies what leads back to the work"),
     "_verification/scenarios/run_scenarios.py": ("file", "copies what a scenario needs"),
     # The view. It reads the files of runs that other processes write.
     "_view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
