@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 import coverage
 import pytest
 from mutants import STEPS, steps
-from mutation_rules import Mutation, is_valid, mutations
+from mutation_rules import Mutation, is_valid, mutations, uses
 
 ROOT = Path(__file__).parents[1]
 TOOLS = ROOT / "tools"
@@ -100,6 +101,16 @@ def test_what_a_statement_defines_is_known_where_it_runs_at_the_import() -> None
     assert (field.names, [*field.lines]) == (("A", "field"), [6])
     default = [each for each in mutations(source.encode()) if each.names == ("A", "f")]
     assert [[*each.lines] for each in default] == [[7]]
+
+
+def test_what_is_made_of_a_name_is_known() -> None:
+    source = "ALL = (ONE, *more.TWO)\ndef f():\n    return ALL\n"
+    assert [*uses(ast.parse(source))] == [
+        ("ONE", 1, ("ALL",)),
+        ("TWO", 1, ("ALL",)),
+        ("more", 1, ("ALL",)),
+        ("ALL", 3, ()),
+    ]
 
 
 def test_the_first_tests_are_few_and_those_that_cost_too_much_are_left_out() -> None:

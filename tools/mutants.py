@@ -41,7 +41,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mutation_rules import Mutation, is_valid, mutations
+from mutation_rules import Mutation, is_valid, mutations, uses
 
 if TYPE_CHECKING:
     import coverage
@@ -237,6 +237,10 @@ def make_map(tests: Sequence[str], marks: Sequence[str], workers: str) -> None:
     shutil.rmtree(parts)
 
 
+Use = tuple[str, int, tuple[str, ...]]
+"""A module, a line, and what the statement there defines at the import of the module."""
+
+
 class Map:
     """Which tests reach a line, and what they cost."""
 
@@ -248,7 +252,7 @@ class Map:
         self.failing = sorted(name for name, (end, _) in outcomes.items() if end == "failed")
         self._data: coverage.CoverageData = coverage.CoverageData(str(DATA))
         self._data.read()
-        self._uses: dict[str, list[tuple[str, int]]] | None = None
+        self._uses: dict[str, list[Use]] = {}
 
     def _contexts(self, path: str) -> dict[int, list[str]]:
         return self._data.contexts_by_lineno(str(CACHE / "map" / path))
@@ -256,8 +260,7 @@ class Map:
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that reach it: those of its package first, then the cheapest."""
         places = [(mutant.path, line) for line in mutant.mutation.lines]
-        for name in mutant.mutation.names:
-            places += self._uses_of(name)
+        places += self._uses_of(mutant.mutation.names)
         by_path = collections.defaultdict[str, set[int]](set)
         for path, line in places:
             by_path[path].add(line)
@@ -272,16 +275,18 @@ class Map:
             key=lambda name: (not name.startswith(near), self.seconds[name]),
         )
 
-    def _uses_of(self, name: str) -> list[tuple[str, int]]:
-        if self._uses is None:
-            self._uses = collections.defaultdict(list)
+    def _uses_of(self, names: Sequence[str]) -> Iterator[tuple[str, int]]:
+        """Where these names are used, and those that are defined with them at an import."""
+        if not self._uses:
             for path in modules(CACHE / "map" / SOURCE):
                 where = str(path.relative_to(CACHE / "map"))
-                for node in ast.walk(ast.parse(path.read_bytes())):
-                    used = getattr(node, "id", None) or getattr(node, "attr", None)
-                    if isinstance(used, str) and isinstance(node, ast.expr):
-                        self._uses[used].append((where, node.lineno))
-        return self._uses[name]
+                for name, line, defined in uses(ast.parse(path.read_bytes())):
+                    self._uses.setdefault(name, []).append((where, line, defined))
+        todo = [*names]
+        for name in todo:
+            for where, line, defined in self._uses.get(name, ()):
+                yield where, line
+                todo += [each for each in defined if each not in todo]
 
 
 def steps(names: Sequence[str], seconds: dict[str, float]) -> Iterator[list[str]]:

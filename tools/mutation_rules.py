@@ -87,6 +87,18 @@ def is_valid(mutation: Mutation, source: bytes) -> bool:
         return False
 
 
+def uses(tree: ast.Module) -> Iterator[tuple[str, int, tuple[str, ...]]]:
+    """Each name that is used: the name, the line, and what the statement there defines, if it runs
+    at the import of the module."""
+    for statement in tree.body:
+        defined = _defined(statement) if isinstance(statement, ast.Assign | ast.AnnAssign) else ()
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+                yield node.id, node.lineno, defined
+            elif isinstance(node, ast.Attribute):
+                yield node.attr, node.lineno, defined
+
+
 Place = ast.expr | ast.stmt
 
 
