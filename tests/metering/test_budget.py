@@ -8,7 +8,7 @@ import pytest
 from support.model_calls import FORMATS
 
 from corral import Budget, errors
-from corral._core.spending import Spent
+from corral._core.spending import Raise, Spent
 from corral._metering.budget import Reservation, Shortage
 from corral._metering.budget_gate import BudgetGate, BudgetTicket
 from corral._metering.calls import CallMeter, MeteredCall, ModelRequest, read_request
@@ -240,3 +240,11 @@ def test_a_budget_is_paused_while_a_call_waits_for_a_raise() -> None:
     shortage(part, call)
     budget.add(calls=1)
     assert not budget.states()[0].is_paused
+
+
+def test_a_limit_is_raised_to_a_total_only_if_that_is_higher() -> None:
+    budget = Budget(max_total_tokens=100)
+    assert budget.missing(Raise(tokens=150, calls=3)) == Raise(tokens=50, calls=3)
+    for total in (100, 99):
+        with pytest.raises(errors.ConfigError, match=f"max_total_tokens is 100 already.*{total}"):
+            budget.missing(Raise(tokens=total))

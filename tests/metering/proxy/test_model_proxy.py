@@ -24,7 +24,7 @@ from corral._metering.proxy import client_requests
 from corral._metering.proxy import upstream as upstream_module
 from corral._metering.proxy.open_calls import CallGate, OpenModelCall, Ticket
 from corral._metering.proxy.proxy import ModelProxy, ProxySettings
-from corral._metering.proxy.upstream import ResponseFailed, VendorResponse
+from corral._metering.proxy.upstream import ResponseFailed, SearchedKey, VendorResponse
 from corral._models.registry import find_provider
 from corral.values import Usage
 
@@ -246,6 +246,18 @@ def check_pass_through(
     response.close()
     assert response.head + out == made
     assert sink.body == stream
+
+
+def test_a_body_that_ends_as_a_key_begins_is_read_to_its_end() -> None:
+    body = b"the key is sk-12"
+    for made in (event_stream(body), b"HTTP/1.1 200 OK\r\n\r\n" + body):
+        sink = Sink()
+        response = VendorResponse(sink)
+        response.refuse_keys((SearchedKey("sk-1234"),))
+        out = response.receive(made)
+        out += b"" if response.is_complete else response.end()
+        response.close()
+        assert (response.head + out, sink.body) == (made, body)
 
 
 cut_responses = given(

@@ -53,5 +53,8 @@ def test_invalid_attributes_of_a_node_are_an_error_before_the_run(workspace: Pat
             check_node(f'prompt="x", agent="gemini-cli", {wrong}', workspace)
 
 
-def test_attributes_with_placeholders_are_not_checked(workspace: Path) -> None:
-    check_node('prompt="x", model="{{which}}"', workspace)
+@pytest.mark.parametrize(
+    "attribute", ["agent", "model", "llm_model", "llm_provider", "output_schema", "policy"]
+)
+def test_attributes_with_placeholders_are_not_checked(attribute: str, workspace: Path) -> None:
+    check_node(f'prompt="x", agent="unknown", {attribute}="{{{{which}}}}"', workspace)
