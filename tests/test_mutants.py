@@ -11,7 +11,7 @@ from pathlib import Path
 
 import coverage
 import pytest
-from mutants import STEPS, steps
+from mutants import STEPS, choose, steps
 from mutation_rules import Mutation, is_valid, mutations, uses
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +101,14 @@ def test_what_a_statement_defines_is_known_where_it_runs_at_the_import() -> None
     assert (field.names, [*field.lines]) == (("A", "field"), [6])
     default = [each for each in mutations(source.encode()) if each.names == ("A", "f")]
     assert [[*each.lines] for each in default] == [[7]]
+
+
+def test_the_seed_decides_the_mutations() -> None:
+    sources = ["src/corral/_core/durations.py", "src/corral/_core/nesting.py"]
+    chosen = [str(mutant) for mutant in choose(5, 1, sources)]
+    assert chosen == [str(mutant) for mutant in choose(5, 1, sources)]
+    assert chosen != [str(mutant) for mutant in choose(5, 2, sources)]
+    assert len({place.split(": ")[0] for place in chosen}) == 5
 
 
 def test_what_is_made_of_a_name_is_known() -> None:

@@ -397,6 +397,9 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
     seed = random.randrange(10**6) if options.seed is None else options.seed
+    missing = [name for name in (*options.sources, *options.tests) if not (ROOT / name).exists()]
+    if missing or options.count < 1 or options.jobs < 1:
+        parser.error(f"no such files: {' '.join(missing)}" if missing else "a number is under 1")
     chosen = choose(options.count, seed, options.sources)
     begin = time.monotonic()
     if options.map or not RESULTS.exists():
@@ -428,7 +431,6 @@ def main() -> None:
         list(pool.map(work, chosen))
     report(chosen, options.marks)
     print(f"{time.monotonic() - begin:.0f} s in all")
-    sys.exit(0)
 
 
 if __name__ == "__main__":
