@@ -8,9 +8,6 @@ from typing import Any
 import aiohttp
 import pytest
 import uvicorn
-from fastapi import FastAPI
-from starlette.applications import Starlette
-from starlette.routing import Mount
 from support.builtin_agent import MODELS, BuiltinAgent, model_env
 from support.serve_api import TOKENS, ServeClient
 
@@ -59,6 +56,10 @@ def options(ours: BuiltinAgent, policy: Preset = "reads") -> ServeOptions:
 async def test_it_serves_inside_another_application_and_alone(
     host: str, ours: BuiltinAgent
 ) -> None:
+    from fastapi import FastAPI
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
     api = serve.app(TOKENS["ann"], **options(ours, "edits"))
     app: Any = api
     if host == "starlette":
@@ -71,6 +72,9 @@ async def test_it_serves_inside_another_application_and_alone(
 
 
 async def test_without_its_lifespan_it_says_what_is_missing(ours: BuiltinAgent) -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
     api = serve.app(TOKENS["ann"], **options(ours))
     app = Starlette(routes=[Mount("/agents", api)])
     status, error = await post_run(app, "/agents")

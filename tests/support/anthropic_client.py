@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
-
-from anthropic import Anthropic
-from anthropic.types import Message, MessageParam
+from typing import TYPE_CHECKING, Any, cast
 
 from corral.testing import Lane, ModelServer, Turn
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic
+    from anthropic.types import Message, MessageParam
 
 MODEL = "claude-opus-5"
 HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
@@ -17,6 +18,8 @@ HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
 
 @contextmanager
 def client(at: ModelServer | Lane, key: str = "k") -> Generator[Anthropic, None, None]:
+    from anthropic import Anthropic
+
     with Anthropic(base_url=at.url, api_key=key, max_retries=0, timeout=60) as sdk:
         yield sdk
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
-
-from openai import OpenAI
-from openai.types.responses import Response
+from typing import TYPE_CHECKING, Any, cast
 
 from corral.testing import Lane, ModelServer, Turn
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+    from openai.types.responses import Response
 
 MODEL = "gpt-5.5"
 SEALED = ["reasoning.encrypted_content"]
@@ -17,6 +18,8 @@ SEALED = ["reasoning.encrypted_content"]
 
 @contextmanager
 def client(at: ModelServer | Lane, key: str = "k") -> Generator[OpenAI, None, None]:
+    from openai import OpenAI
+
     url = at.env["OPENAI_BASE_URL"]
     with OpenAI(base_url=url, api_key=key, max_retries=0, timeout=60) as sdk:
         yield sdk

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
-import openai
 
 from corral._models.spec import Provider
 from corral._protocol.response_builder import ResponseBuilder
@@ -19,8 +18,13 @@ from corral.errors import StreamBroken
 from corral.messages import Message, ToolCall
 from corral.model_types import Response, StreamEvent
 
+if TYPE_CHECKING:
+    import openai
+
 
 def sdk(answer: Callable[[httpx2.Request], httpx2.Response]) -> openai.OpenAI:
+    import openai
+
     transport = httpx2.Client(transport=httpx2.MockTransport(answer))
     return openai.OpenAI(
         api_key="k", base_url="https://api.test/v1", http_client=transport, max_retries=0

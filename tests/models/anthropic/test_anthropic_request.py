@@ -10,7 +10,6 @@ import warnings
 from base64 import b64encode
 from typing import Any, cast
 
-import anthropic
 import httpx2
 import pytest
 
@@ -66,6 +65,8 @@ def body(*messages: Message | str, **more: Any) -> dict[str, Any]:
 
 def sent_by_sdk(**arguments: Any) -> dict[str, Any]:
     """The body that the vendor's SDK sends for these arguments."""
+    import anthropic
+
     seen: list[bytes] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import anthropic
 import httpx2
 import pytest
 from hypothesis import given
@@ -31,6 +30,9 @@ from corral.messages import (
 )
 from corral.model_types import FinishReason, ProviderEvent, Request, Response, TextDelta
 from corral.values import Json, Usage
+
+if TYPE_CHECKING:
+    import anthropic
 
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-opus-4-6"
@@ -195,6 +197,7 @@ def read(body: bytes) -> Response:
 
 def by_sdk(recording: bytes) -> anthropic.types.Message:
     """The message that the vendor's SDK makes of the recording."""
+    import anthropic
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(

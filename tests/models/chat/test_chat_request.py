@@ -9,7 +9,6 @@ from base64 import b64encode
 from typing import Any, cast
 
 import pytest
-from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
 from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
 from support.openai_streams import chunk, piece_of, sse
@@ -131,6 +130,8 @@ def test_a_conversation_with_tools_is_sent_as_the_sdk_sends_it() -> None:
 
 
 def test_requests_have_exactly_the_vendors_types() -> None:
+    from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
+
     adapter: TypeAdapter[Any] = TypeAdapter(CompletionCreateParamsStreaming)
     more = {**OPTIONS, "reasoning_effort": "low", "response_format": ResponseFormat("json")}
     for options in (OPTIONS, more):

@@ -8,11 +8,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, read, sdk_replaying
 from support.openai_streams import CHAT_USAGE, Answer, chunk, completion, piece_of, sse
 
@@ -76,6 +74,8 @@ def every(name: str) -> pytest.MarkDecorator:
 
 @every("answer")
 def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
+    from openai.types.chat import ChatCompletion, ChatCompletionChunk
+
     for data in SseDecoder().receive(answer.stream)[:-1]:
         ChatCompletionChunk.model_validate_json(data)
     ChatCompletion.model_validate_json(answer.complete)
@@ -83,6 +83,8 @@ def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
 
 def by_sdk(stream: bytes) -> tuple[Any, ...]:
     """The message that the SDK makes of the chunks of a stream."""
+    import openai
+
     with (
         sdk_replaying(stream) as client,
         client.chat.completions.stream(model="m", messages=[]) as events,
@@ -348,6 +350,8 @@ def test_usage_of_different_servers_is_read(told_usage: dict[str, Any], usage: U
 def test_an_error_inside_the_stream_is_that_error(
     event: dict[str, Any], error: type[CorralError]
 ) -> None:
+    import openai
+
     with pytest.raises(error) as caught:
         ended(event, "[DONE]")
     assert type(caught.value) is error

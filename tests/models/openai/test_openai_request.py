@@ -10,8 +10,6 @@ from functools import cache
 from typing import Any, cast
 
 import pytest
-from openai.types.responses import ResponseInputItemParam
-from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
 from pydantic import TypeAdapter
 from support.openai_oracle import messages_of, parse_stream, sent_by_sdk
 from support.openai_streams import called, responded, text_item, thought
@@ -160,11 +158,15 @@ def test_a_conversation_with_tools_is_sent_as_the_sdk_sends_it() -> None:
 
 @cache
 def item_of_sdk() -> TypeAdapter[Any]:
+    from openai.types.responses import ResponseInputItemParam
+
     return TypeAdapter(ResponseInputItemParam)
 
 
 @cache
 def request_of_sdk() -> TypeAdapter[Any]:
+    from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming
+
     return TypeAdapter(ResponseCreateParamsNonStreaming)
 
 

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
-import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from openai.types.responses import Response as SdkResponse
-from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 from support.openai_oracle import ParsedStream, outcomes_of_cuts, parse_stream, read, sdk_replaying
 from support.openai_streams import Answer, called, responded, response, sse, text_item, thought
@@ -36,6 +33,9 @@ from corral.model_types import (
     ToolCallEnd,
 )
 from corral.values import Usage
+
+if TYPE_CHECKING:
+    from openai.types.responses import Response as SdkResponse
 
 PROVIDER = PROVIDERS[0]
 LONDON, ROME = '{"city":"London"}', '{"city":"Rome","days":3}'
@@ -72,11 +72,15 @@ def every(name: str) -> pytest.MarkDecorator:
 
 @cache
 def events_of_sdk() -> TypeAdapter[Any]:
+    from openai.types.responses import ResponseStreamEvent
+
     return TypeAdapter(ResponseStreamEvent)
 
 
 @every("answer")
 def test_the_recorded_responses_have_the_vendors_types(answer: Answer) -> None:
+    from openai.types.responses import Response as SdkResponse
+
     for data in SseDecoder().receive(answer.stream):
         events_of_sdk().validate_json(data)
     TypeAdapter(SdkResponse).validate_json(answer.complete)
@@ -132,6 +136,8 @@ def of_corral(complete: Response) -> tuple[Any, ...]:
 
 @every("answer")
 def test_a_stream_gives_the_same_result_as_the_sdk(answer: Answer) -> None:
+    from openai.types.responses import Response as SdkResponse
+
     if b"response.incomplete" in answer.stream:
         theirs = SdkResponse.model_validate_json(
             answer.complete
@@ -316,6 +322,8 @@ def test_events_that_have_no_unified_form_are_passed_on() -> None:
 def test_an_error_inside_the_stream_is_that_error(
     event: dict[str, Any], error: type[CorralError], code: str | None
 ) -> None:
+    import openai
+
     started = sse({"type": "response.output_text.delta", "output_index": 0, "delta": "Hi"})
     with pytest.raises(error) as caught:
         parse_stream(PROVIDER, started + sse(event))

@@ -7,20 +7,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import acp
 import pytest
-from acp.schema import (
-    AllowedOutcome,
-    ClientCapabilities,
-    DeniedOutcome,
-    ElicitationCapabilities,
-    ElicitationFormCapabilities,
-    RequestPermissionResponse,
-)
 
 from corral.testing import Call, ModelServer, Turn, hang
+
+if TYPE_CHECKING:
+    from acp.schema import RequestPermissionResponse
 
 COMMAND = (sys.executable, "-m", "corral", "acp", "--model", "gemini:gemini-2.5-flash")
 WRITE = Call("write_file", {"file_path": "a.txt", "content": "new\n"})
@@ -45,6 +39,8 @@ class Client:
     async def request_permission(
         self, session_id: str, tool_call: Any, options: list[Any], **_: Any
     ) -> RequestPermissionResponse:
+        from acp.schema import AllowedOutcome, DeniedOutcome, RequestPermissionResponse
+
         self.titles.append(tool_call.title)
         found = [option for option in options if option.kind == self._kind]
         outcome: Any = DeniedOutcome(outcome="cancelled")
@@ -58,6 +54,9 @@ class Client:
 
 @pytest.mark.seconds
 async def test_the_official_client_prompts_asks_loads_and_cancels(workspace: Path) -> None:
+    import acp
+    from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities
+
     def answer(request: Any) -> Turn:
         if "story" in request.texts[-1]:
             return hang("Once ")

@@ -15,14 +15,10 @@ import tomllib
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from mcp import ClientSession, StdioServerParameters
-from mcp.client.client import Client
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
 from support.builtin_agent import COMMAND, BuiltinAgent, model_env
 from support.mcp_messages import modern
 from support.processes import processes_matching
@@ -32,6 +28,9 @@ from corral._cli.main import command
 from corral._protocol import jsonrpc
 from corral._serving.mcp import wire
 from corral.testing import Request, Turn, hang, say
+
+if TYPE_CHECKING:
+    from mcp import ClientSession, StdioServerParameters
 
 pytest_plugins = ("support.builtin_agent_fixture",)
 AGENT = ("--agent", "corral", "--model", "gemini:gemini-2.5-flash")
@@ -87,6 +86,8 @@ def read(process: subprocess.Popen[bytes]) -> Any:
 
 def server_of(ours: BuiltinAgent, script: Any, *options: str) -> StdioServerParameters:
     """The program, for the official client."""
+    from mcp import StdioServerParameters
+
     return StdioServerParameters(
         command=COMMAND[0],
         args=[*COMMAND[1:], "mcp", *AGENT, *options],
@@ -100,6 +101,9 @@ async def sdk_client(
     ours: BuiltinAgent, script: Any, *options: str
 ) -> AsyncGenerator[ClientSession]:
     """The official client, with the handshake."""
+    from mcp import ClientSession
+    from mcp.client.stdio import stdio_client
+
     async with (
         stdio_client(server_of(ours, script, *options)) as (incoming, outgoing),
         ClientSession(incoming, outgoing) as session,
@@ -123,6 +127,9 @@ async def test_the_official_client_runs_an_agent(ours: BuiltinAgent) -> None:
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 def test_the_official_client_without_a_handshake(ours: BuiltinAgent, transport: str) -> None:
     """The protocol of 2026-07-28. Not in the event loop of the test: the SDK leaves a generator."""
+    from mcp.client.client import Client
+    from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
 
     async def use(opened: Any) -> None:
         async with Client(opened) as client:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from mcp.server import MCPServer
 from support.mcp_servers import notes_server
 from support.processes import processes_matching
 from support.scripted_acp import agent as scripted_agent
@@ -79,6 +78,8 @@ async def test_a_program_that_ends_fails_its_calls_with_what_it_wrote_last(tmp_p
 
 
 async def test_the_sdks_own_server_is_used_over_http_with_sessions_and_events() -> None:
+    from mcp.server import MCPServer
+
     before = asyncio.all_tasks()
     oracle = MCPServer("oracle")
 

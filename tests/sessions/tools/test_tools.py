@@ -22,9 +22,6 @@ import httpx2
 import msgspec
 import pydantic
 import pytest
-from mcp import Client, MCPError
-from mcp.client.streamable_http import streamable_http_client
-from mcp_types import ImageContent, TextContent
 
 from corral import errors
 from corral._sessions.tools.hooks import (
@@ -47,6 +44,7 @@ from corral.values import Json, McpServer
 from corral.version import __version__
 
 if TYPE_CHECKING:
+    from mcp import Client
     from support.real_agents import RealAgent
 
 WAIT = 60.0
@@ -549,6 +547,9 @@ def _no_noise(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 async def client_of(
     server: ToolServer, mode: Mode = "legacy", headers: dict[str, str] | None = None
 ) -> AsyncGenerator[Client]:
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
     reported = server.mcp_server
     assert reported.url is not None
     sent = reported.headers if headers is None else headers
@@ -561,6 +562,8 @@ async def client_of(
 
 
 async def text_of(client: Client, name: str, arguments: dict[str, Any] | None = None) -> str:
+    from mcp_types import TextContent
+
     result = await client.call_tool(name, arguments or {})
     (part,) = result.content
     assert isinstance(part, TextContent)
@@ -568,6 +571,8 @@ async def text_of(client: Client, name: str, arguments: dict[str, Any] | None = 
 
 
 async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None:
+    from mcp_types import ImageContent
+
     async with ToolServer([weather, screenshot]) as server:
         reported = server.mcp_server
         assert reported.name == "corral"
@@ -596,6 +601,8 @@ async def test_the_sdks_own_client_lists_and_calls_the_tools(mode: Mode) -> None
 async def test_without_the_token_every_request_is_refused(
     mode: Mode, headers: dict[str, str]
 ) -> None:
+    from mcp import MCPError
+
     async with ToolServer([echo]) as server:
         async with httpx2.AsyncClient(headers=headers) as http:
             for method in ("POST", "GET", "DELETE"):

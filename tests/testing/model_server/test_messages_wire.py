@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import pytest
-from anthropic import Anthropic
-from anthropic.types import MessageParam, ToolParam
 from support.anthropic_client import HELLO, MODEL, ask, ask_both_ways, client, stream
 from support.raw_answers import events, post
 
 from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, say
+
+if TYPE_CHECKING:
+    from anthropic.types import MessageParam, ToolParam
 
 PATH = "/v1/messages?beta=true"
 READ: ToolParam = {"name": "read", "input_schema": {"type": "object"}}
@@ -262,6 +263,8 @@ def test_any_path_prefix_and_a_lane_are_accepted() -> None:
 
 
 def test_the_environment_directs_the_sdk_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from anthropic import Anthropic
+
     with ModelServer([say("a")], key="right") as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)

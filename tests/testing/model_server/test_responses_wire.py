@@ -7,7 +7,6 @@ import json
 from typing import Any
 
 import pytest
-from openai import AsyncOpenAI, OpenAI
 from support.openai_client import MODEL, SEALED, ask, ask_both_ways, client, events, stream
 from support.raw_answers import events as raw_events
 from support.raw_answers import post
@@ -249,6 +248,8 @@ def test_a_refusal_is_streamed_as_one() -> None:
 
 @pytest.mark.seconds
 def test_the_sdks_own_assembler_agrees() -> None:
+    from openai import AsyncOpenAI
+
     async def talk() -> None:
         turn = Turn(thoughts="hm", text=("a", "b"), calls=[Call("read", {"n": 1})])
         async with ModelServer([turn]) as server:
@@ -307,6 +308,8 @@ def test_one_script_works_on_both_openai_wires() -> None:
 
 
 def test_the_environment_directs_the_sdk_to_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from openai import OpenAI
+
     with ModelServer([say("a")], key="right") as server:
         for name, value in server.env.items():
             monkeypatch.setenv(name, value)
