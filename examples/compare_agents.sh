@@ -4,4 +4,4 @@
 #   sh compare_agents.sh gemini-cli claude "What does this project do?"
 #
 # Lines of code: 1; with acpx: 5 (peers/compare_agents_acpx.sh)
-corral compare --agents "$1,$2" "$3" --no-durable
+corral compare --agent "$1,$2" "$3" --no-durable

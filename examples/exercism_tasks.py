@@ -3,7 +3,7 @@
     git clone https://github.com/Aider-AI/polyglot-benchmark
     cd polyglot-benchmark/python/exercises
     python exercism_tasks.py practice tasks "python3 -m pytest -q ."
-    corral compare tasks/tasks.jsonl --agents gemini,claude --approve edits
+    corral compare tasks/tasks.jsonl --agent gemini,claude --approve edits
 
 Other formats are converted in the same way: an object per line, with paths relative to the list.
 The agent gets `folder`; `tests` are copied beside its work when it has ended, and `verify` runs.

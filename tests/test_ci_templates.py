@@ -163,7 +163,15 @@ def receipt(change: tuple[Path, str, str], runner: dict[str, str]) -> Path:
     git(folder, "checkout", "-q", before)
     file = folder.parent / "receipt.json"
     with ModelServer([call("shell", command="echo two > file"), say("done")]) as server:
-        words = ("--agent", "gemini:gemini-2.5-flash", "--yolo", "--sandbox", "off", "--quiet")
+        words = (
+            "--agent",
+            "gemini:gemini-2.5-flash",
+            "--approve",
+            "all",
+            "--sandbox",
+            "off",
+            "--quiet",
+        )
         checks = ("--verify", "grep -q two file", "--work", "file", "--receipt", str(file))
         done = subprocess.run(
             [CORRAL, "run", *words, *checks, "Do it"],

@@ -166,7 +166,7 @@ COMMANDS = {
 def test_the_same_flag_means_the_same_in_every_command(name: str) -> None:
     """Also the flags that are no options of a run, such as --json and --quiet."""
     of_run, here = parameters(COMMANDS["run"]), parameters(COMMANDS[name])
-    policy = {"approve", "yolo", "policy_file", "allow_tool", "deny_tool", "allow_host"}
+    policy = {"approve", "policy_file", "allow_tool", "deny_tool", "allow_host"}
     without = {"program"} if name == "compare" else set[str]()  # it has several agents
     assert {*EVERYWHERE, *policy, "agent"} - without <= set(here)
     for each in (each for each in here.values() if each.name in of_run):

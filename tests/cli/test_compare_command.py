@@ -19,7 +19,7 @@ from support.scripted_agent import GOOD
 
 __all__ = ["repository"]
 
-BOTH = ("--agents", f"{FLASH},{PRO}")
+BOTH = ("--agent", f"{FLASH},{PRO}")
 LIMIT = 120.0
 
 
@@ -52,7 +52,7 @@ def test_every_answer_is_printed_and_a_table_compares_them(workspace: Path) -> N
 def test_the_agents_may_have_a_scripted_model(workspace: Path) -> None:
     (workspace / "fake.toml").write_text('[[turn]]\ntext = "Hi."\nrepeat = "forever"\n')
     models = "gemini:gemini-2.5-flash,openai:gpt-5"
-    done = run("--agents", models, "--fake", "fake.toml", "--no-durable", cwd=workspace)
+    done = run("--agent", models, "--fake", "fake.toml", "--no-durable", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("Hi.") == 2
 
@@ -61,7 +61,7 @@ def test_a_killed_comparison_resumes_with_another_scripted_model(workspace: Path
     script = workspace / "fake.toml"
     script.write_text('[[turn]]\nhang = true\nrepeat = "forever"\n')
     models = "gemini:gemini-2.5-flash,openai:gpt-5"
-    words = ("Hi", "--agents", models, "--name", "night", "--fake", script.name)
+    words = ("Hi", "--agent", models, "--name", "night", "--fake", script.name)
     process = subprocess.Popen(
         [CORRAL, "compare", *words], cwd=workspace, stdin=subprocess.DEVNULL, start_new_session=True
     )
@@ -197,10 +197,10 @@ TASKS = {
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("--agents", "gemini-cli", "x"), 2, "compare needs two or more different agents"),
-        (("--agents", "gemini-cli,Gemini-CLI", "x"), 2, "different agents, got gemini-cli and Gem"),
-        (("--agents", "gemini-cli,gemni", "x"), 2, "no agent is called 'gemni'"),
-        (("--agents", "gemini-cli,openai:gpt-5.5", "x"), 6, "no API key for OpenAI"),
+        (("--agent", "gemini-cli", "x"), 2, "compare needs two or more different agents"),
+        (("--agent", "gemini-cli,Gemini-CLI", "x"), 2, "different agents, got gemini-cli and Gem"),
+        (("--agent", "gemini-cli,gemni", "x"), 2, "no agent is called 'gemni'"),
+        (("--agent", "gemini-cli,openai:gpt-5.5", "x"), 6, "no API key for OpenAI"),
         ((*BOTH, "--repeat", "0", "x"), 2, "--repeat must be at least 1"),
         ((*BOTH, "--verify", "no-such-program -x", "x"), 2, "'no-such-program' does not exist"),
         ((*BOTH, "--verify", "./check.sh", "x"), 2, "'./check.sh' does not exist"),

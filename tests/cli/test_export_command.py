@@ -250,7 +250,7 @@ def test_a_durable_run_sends_its_spans_and_becomes_a_page(workspace: Path) -> No
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     with OtlpReceiver() as receiver:
         done = corral(
-            *("pipeline", "run", "ship.dot", "--otel", receiver.url, "--yolo"),
+            *("pipeline", "run", "ship.dot", "--otel", receiver.url, "--approve", "all"),
             *("--agent", "gemini-cli", "--program", str(SCRIPTED)),
             cwd=workspace,
             env={"GEMINI_API_KEY": "scripted-key-0123456789", "TRACEPARENT": parent},

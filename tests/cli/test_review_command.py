@@ -120,13 +120,13 @@ def test_two_agents_share_a_budget_and_their_equal_findings_are_one(run: Run) ->
         title = "A file is not closed" if is_pro else "The file is never closed"
         return answer(finding("critical" if is_pro else "low", title))
 
-    done = run(f"--agents {FLASH},{PRO} --format json --max-cost 1", model)
+    done = run(f"--agent {FLASH},{PRO} --format json --max-cost 1", model)
     assert done.returncode == 0, done.stderr
     review = json.loads(done.stdout)
     [found] = review["findings"]
     assert (found["severity"], found["agents"]) == ("critical", [PRO, FLASH])
     assert review["cost_usd"] == pytest.approx(sum(each["cost_usd"] for each in review["runs"]))
-    spent = run(f"--agents {FLASH},{PRO} --max-calls 1 --concurrency 1 --fail-on critical", model)
+    spent = run(f"--agent {FLASH},{PRO} --max-calls 1 --concurrency 1 --fail-on critical", model)
     assert len(spent.args.requests) == 1
     assert spent.returncode == 8
     assert "INCOMPLETE: 1 low" in spent.stdout
@@ -138,12 +138,12 @@ def test_an_agent_that_fails_leaves_the_findings_of_the_others(run: Run) -> None
             return fail(401, "bad\n::error::key")
         return answer(finding())
 
-    done = run(f"--agents {FLASH},{PRO}", model)
+    done = run(f"--agent {FLASH},{PRO}", model)
     assert done.returncode == 6
     assert "high: The file is never closed" in done.stdout
     assert f"{PRO}, part 1: " in done.stdout
     assert "\n::" not in done.stdout + done.stderr
-    done = run(f"--agents {FLASH},{PRO} --fail-on high", model)
+    done = run(f"--agent {FLASH},{PRO} --fail-on high", model)
     assert done.returncode == 13
 
 
@@ -201,7 +201,7 @@ def test_a_patch_is_reviewed_with_the_files_of_the_folder_or_without(
     ("words", "message"),
     [
         ("--agent nothing-like-this", "nothing-like-this"),
-        (f"--agents {FLASH},{FLASH}", "different agents"),
+        (f"--agent {FLASH},{FLASH}", "different agents"),
         ("main...nothing", "there is no commit 'nothing'"),
         ("--patch nothing.diff", "nothing.diff cannot be read"),
         ("HEAD --patch x", "a range and --patch are both given"),

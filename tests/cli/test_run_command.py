@@ -335,10 +335,6 @@ def test_the_policy_table_is_available_as_json(workspace: Path) -> None:
     assert "ask→deny" in corral("agents", "policy", "gemini-cli", cwd=workspace).stdout
 
 
-def test_yolo_prints_a_warning(workspace: Path) -> None:
-    assert "may do everything" in run(GOOD, "--yolo", cwd=workspace).stderr
-
-
 def test_help_lists_every_command_and_imports_only_click(workspace: Path) -> None:
     done = corral("--help", cwd=workspace)
     for name in ("run", "agents", "sessions", "fake"):

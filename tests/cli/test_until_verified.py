@@ -16,7 +16,7 @@ from support.verified_runs import FIX, PLAIN, make_project, orders
 
 from corral.testing import ModelServer, Turn, call, say
 
-MODEL = ("--agent", "gemini:gemini-2.5-flash", "--yolo")
+MODEL = ("--agent", "gemini:gemini-2.5-flash", "--approve", "all")
 CHECKS = ("--verify", "test -f a", "--verify", "echo no b; test -f b")
 
 

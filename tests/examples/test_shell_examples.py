@@ -239,7 +239,7 @@ def test_converge_loops_until_the_scenarios_are_satisfied(workspace: Path, tmp_p
         *(call("shell", command="touch two"), say("fixed")),
     ]
     with ModelServer(script) as server:
-        agent = ("--agent", "gemini:gemini-2.5-flash", "--yolo", "--goal", "Write it")
+        agent = ("--agent", "gemini:gemini-2.5-flash", "--approve", "all", "--goal", "Write it")
         words = ("pipeline", "run", str(EXAMPLES / "converge.dot"), *agent)
         env = {**server.env, "HELD_OUT": str(held_out)}
         done = corral(*words, cwd=workspace, env=env)

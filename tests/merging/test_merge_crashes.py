@@ -31,7 +31,16 @@ pytestmark = pytest.mark.whole_program
 
 
 def command(repo: Path, log: Path, *branches: str) -> list[str]:
-    options = ["--into", "main", "--gate", GATE, "--agent", repairing_agent(log), "--yolo"]
+    options = [
+        "--into",
+        "main",
+        "--gate",
+        GATE,
+        "--agent",
+        repairing_agent(log),
+        "--approve",
+        "all",
+    ]
     return [sys.executable, "-m", "corral", "merge", *branches, *options, "--cwd", str(repo)]
 
 

@@ -16,7 +16,7 @@ from corral._cli.options import EVERYWHERE
 BEGIN, END = "<!-- made of the commands -->", "<!-- end -->"
 SHARED = {
     *EVERYWHERE,
-    *("agent", "approve", "yolo", "policy_file", "allow_tool", "deny_tool", "allow_host"),
+    *("agent", "approve", "policy_file", "allow_tool", "deny_tool", "allow_host"),
 }
 """Parameters of the options of agents."""
 

@@ -165,8 +165,8 @@ def make_comparison(folder: Path, home: Path) -> None:
     agents = "gemini:gemini-2.5-pro,gemini:gemini-2.5-flash"
     with ModelServer(solve) as server:
         corral(
-            work, home, "compare", "tasks.jsonl", "--agents", agents, "--repeat", "2", "--yolo",
-            "--verify", "test -e answer.txt", tools=folder / "bin", env=server.env,
+            work, home, "compare", "tasks.jsonl", "--agent", agents, "--repeat", "2", "--approve",
+            "all", "--verify", "test -e answer.txt", tools=folder / "bin", env=server.env,
         )  # fmt: skip
     for meta in (home / "sessions").glob("*/meta.json"):  # below the others in the list
         found = json.loads(meta.read_text())

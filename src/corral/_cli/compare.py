@@ -16,6 +16,7 @@ from corral._cli.command_types import (
     plain_option,
 )
 from corral._cli.options import (
+    AGENTS,
     DB,
     EVERYWHERE,
     FAKE,
@@ -23,7 +24,6 @@ from corral._cli.options import (
     NEWEST,
     VERIFICATION,
     PolicyFlags,
-    agents_options,
     check_output_flags,
     count_option,
     policy_options,
@@ -61,7 +61,6 @@ class CompareFlags(PolicyFlags, AgentKwargs):
 
     file: str | None
     agent: tuple[str, ...]
-    agents: str | None
     repeat: int
     verifier: str | None
     tests: str | None
@@ -92,13 +91,13 @@ class Shown(NamedTuple):
     "compare",
     cls=SectionedGroup,
     epilog=examples(
-        'corral compare "Fix the bug" --agents claude,codex --verify "pytest -q"',
-        "corral compare tasks.jsonl --agents claude,codex --repeat 3 --max-cost 10",
+        'corral compare "Fix the bug" --agent claude,codex --verify "pytest -q"',
+        "corral compare tasks.jsonl --agent claude,codex --repeat 3 --max-cost 10",
     ),
 )
 @click.argument("prompt", required=False, metavar="[PROMPT|TASKS]")
 @option("Prompt", "-f --file FILE", "Read the prompt from this file; - is stdin.")
-@agents_options("The same, several at once.")
+@AGENTS
 @policy_options
 @run_options(
     (*SHARED, "images", "attachments", *JUDGING),
@@ -180,13 +179,13 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
-    agents = read_agents(flags["agent"], flags["agents"])
+    agents = read_agents(flags["agent"])
     checks = (flags["verifier"], flags["tests"], flags["scenarios"])
     is_verified = has_tasks or any(check is not None for check in checks)
     if len(agents) < 2 and not (agents and is_verified):
         raise ConfigError(
             "compare needs two or more different agents",
-            hint="Name them: corral compare --agents AGENT,AGENT PROMPT."
+            hint="Name them: corral compare --agent AGENT,AGENT PROMPT."
             " With --verify one agent is enough.",
         )
     if prompt is not None and has_tasks:

@@ -115,32 +115,24 @@ def agent_option(function: C) -> C:
     return option("Agent", "-a --agent NAME", text, shell_complete=completing("agents"))(function)
 
 
-def agents_options(several: str) -> Decorator:
-    """``--agent`` and ``--agents`` of a command with several agents."""
-    return all_of(
-        (
-            option(
-                "Agent",
-                "-a --agent NAME...",
-                "An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL.",
-                shell_complete=completing("agents"),
-            ),
-            option("Agent", "--agents A,B,C", several),
-        )
-    )
+AGENTS = option(
+    "Agent",
+    "-a --agent NAME...",
+    "An agent, vendor:model (the built-in agent on that model) or AGENT@MODEL; several as A,B,C.",
+    shell_complete=completing("agents"),
+)
+"""``--agent`` of a command with several agents."""
 
 
-def read_agents(agent: tuple[str, ...], agents: str | None) -> list[str]:
-    """The names that were given with ``agents_options``."""
-    names = ",".join([*agent, agents or ""]).split(",")
-    return [name.strip() for name in names if name.strip()]
+def read_agents(agent: tuple[str, ...]) -> list[str]:
+    """The names that were given with ``AGENTS``."""
+    return [name.strip() for name in ",".join(agent).split(",") if name.strip()]
 
 
 class PolicyFlags(TypedDict):
     """The values of ``policy_options``."""
 
     approve: Preset | None
-    yolo: bool
     policy_file: str | None
     allow_tool: tuple[str, ...]
     deny_tool: tuple[str, ...]
@@ -177,7 +169,6 @@ policy_options: Decorator = all_of(
             "What the agent may do. The rest is asked, or denied if no one can answer.",
             type=click.Choice(PRESET_NAMES),
         ),
-        option("Permissions", "--yolo", "Short for --approve all."),
         option("Permissions", "--policy policy_file FILE", "A policy file (TOML)."),
         option("Permissions", "--allow-tool NAME...", "Allow only this tool."),
         option("Permissions", "--deny-tool NAME...", "Never allow this tool."),
@@ -197,13 +188,6 @@ def choose_policy(flags: PolicyFlags) -> Policy | None:
     from corral.policy import PRESETS
 
     approve, file = flags["approve"], flags["policy_file"]
-    if flags["yolo"]:
-        if approve not in (None, "all"):
-            raise ConfigError("--yolo and --approve are both given")
-        from corral._cli.ui.terminal import echo
-
-        echo("corral: --yolo: the agent may do everything without asking", err=True)
-        approve = "all"
     policy = None if approve is None else PRESETS[approve]
     if file is not None:
         if approve is not None:

@@ -11,9 +11,9 @@ import click
 
 from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
+    AGENTS,
     EVERYWHERE,
     FAKE,
-    agents_options,
     count_option,
     given_options,
     limit_texts,
@@ -50,7 +50,6 @@ class ReviewFlags(RunKwargs):
 
     patch: str | None
     agent: tuple[str, ...]
-    agents: str | None
     about: str | None
     instructions: str
     exclude: tuple[str, ...]
@@ -76,7 +75,7 @@ class _OutputTarget(NamedTuple):
     cls=SectionedCommand,
     epilog=examples(
         "corral review --fail-on high",
-        "corral review main...HEAD --agents claude,codex --max-cost 0.50",
+        "corral review main...HEAD --agent claude,codex --max-cost 0.50",
     ),
 )
 @click.argument("change", required=False, metavar="[RANGE|-]")
@@ -89,7 +88,7 @@ class _OutputTarget(NamedTuple):
 @option("Prompt", "--instructions TEXT", "What you want reviewed.", default="")
 @option("Prompt", "--exclude PATTERN...", "Leave out files, as in .gitignore.")
 @option("Prompt", "--diff-only", "The reviewer sees the diff, and no files.")
-@agents_options("The same, several at once: equal findings are merged.")
+@AGENTS
 @run_options(OPTIONS, texts=limit_texts("all agents together"))
 @count_option("--max-parts", "A larger diff is divided into parts, at most this many.", 8)
 @count_option("-n --concurrency", "Number of concurrent runs.", 4)
@@ -196,7 +195,7 @@ def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags
         api.run(
             change,
             patch=patch,
-            agents=read_agents(flags["agent"], flags["agents"]),
+            agents=read_agents(flags["agent"]),
             about=about,
             instructions=flags["instructions"],
             exclude=flags["exclude"],

@@ -200,7 +200,6 @@ def _sources(flags: CallerFlags) -> dict[str, str]:
     not_given = (None, click.core.ParameterSource.DEFAULT)
     found = {name: flag for name, flag in named.items() if given(name) not in not_given}
     shown = [f"--approve {flags['approve']}"] if flags["approve"] else []
-    shown += ["--yolo"] if flags["yolo"] else []
     shown += [f"--policy {flags['policy_file']}"] if flags["policy_file"] else []
     for name in ("allow_tool", "deny_tool", "allow_host"):
         shown += [f"--{name.replace('_', '-')}"] if flags[name] else []

@@ -156,7 +156,7 @@ def choose_agents(names: Iterable[str]) -> tuple[AgentChoice, ...]:
     """Raises ``ConfigError``."""
     chosen = tuple(_choose(name.strip()) for name in names if name.strip())
     if not chosen:
-        raise ConfigError("compare needs agents", hint="Name them: --agents AGENT,AGENT")
+        raise ConfigError("compare needs agents", hint="Name them: --agent AGENT,AGENT")
     for each in chosen:
         same = [
             one.name for one in chosen if (one.backend, one.model) == (each.backend, each.model)

@@ -188,7 +188,7 @@ def test_a_comparison_shows_each_agent_until_it_has_answered(workspace: Path, co
     words = (
         "compare",
         "What is it?",
-        "--agents",
+        "--agent",
         ",".join(agents),
         "--name",
         "two",

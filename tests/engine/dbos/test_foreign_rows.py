@@ -230,7 +230,7 @@ def test_one_damaged_batch_does_not_hide_the_others(
 
 def test_a_batch_is_continued_by_no_other_command(new_file: str, workspace: Path) -> None:
     corral.batch_sync(["a"], simulate=True, db=new_file, name="one", cwd=workspace)
-    for words in (["run", "--yolo", "x"], ["--config", "batch", "prune"], ["-v"], []):
+    for words in (["run", "--approve", "all", "x"], ["--config", "batch", "prune"], ["-v"], []):
         label = json.dumps({"command": {"words": words, "cwd": str(workspace)}})
         with (
             _changed(new_file, "workflow_status", "attributes", label, "one"),
