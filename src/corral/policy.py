@@ -434,12 +434,13 @@ def _shell_ruling(rules: Sequence[ShellRule], command: str) -> Ruling | None:
 
 def _parse_list(policy: Policy, name: str) -> None:
     """Bring a list of the policy into its normal form."""
-    items = getattr(policy, name)
+    items: Iterable[object] | None = getattr(policy, name)
     if items is None and name == "allow_tools":
         return
-    # The order of rules matters.
-    is_set = isinstance(items, set | frozenset) and name != "shell_rules"
-    if not isinstance(items, list | tuple) and not is_set:
+    # The order of rules matters, and a set has none.
+    ordered = (list, tuple)
+    allowed = ordered if name == "shell_rules" else (*ordered, set, frozenset)
+    if items is None or not isinstance(items, allowed):
         raise PolicyError(f"{name} must be a list, got: {type(items).__name__}")
     parsed: dict[str, None] = {}
     for item in items:
