@@ -34,6 +34,8 @@ from corral.values import Json, Usage
 if TYPE_CHECKING:
     import anthropic
 
+pytest_plugins = ("support.anthropic_client",)
+pytestmark = pytest.mark.usefixtures("anthropic_sdk")
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-opus-4-6"
 Event = dict[str, Any]
