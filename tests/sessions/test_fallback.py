@@ -16,6 +16,7 @@ from support.stream_checks import check_streams
 
 import corral
 from corral import errors, pipelines
+from corral._agents import registry
 from corral._sessions import store
 from corral._sessions.fallback import WORK_CONTINUES
 from corral.events import Done, Event, Init
@@ -123,24 +124,38 @@ async def test_what_was_verified_is_the_work_of_all_agents(
     assert [file.path for file in result.receipt.changed] == ["a.txt"]
 
 
-async def test_the_first_agent_has_ended_when_the_next_one_begins(workspace: Path) -> None:
-    """A comma separates agents: the program is given by a file."""
-    program = workspace / "agent.sh"
-    program.write_text(f'#!/bin/sh\nexec {agent()} "$@"\n')
+async def test_the_first_agent_has_ended_when_the_next_one_begins(
+    ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process would stay for a further prompt."""
+    lane = ours.add_lane([say("Done.")])
+    for name, value in {**model_env(lane, "openai"), **own_key("OPENAI")}.items():
+        monkeypatch.setenv(name, value)
+    program = ours.workspace / "agent.sh"
+    version = registry.find("gemini-acp").package.tested
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo {version} && exit\nexec {agent()} "$@"\n'
+    )
     program.chmod(0o755)
-    options = scripted_options(workspace, on_limit=f"fallback:{program}", policy="all")
-    options["env"] = own_key("GEMINI")
-    running: list[list[int]] = []
+    running: list[int] = []
 
     def on_event(event: Event) -> None:
         if isinstance(event, Init):
-            running.append(child_pids())
+            running.append(len(child_pids()))
 
-    prompt = "init\ntext one\n" + LIMITED
-    result = await corral.run("gemini-cli", prompt, on_event=on_event, **options)
-    assert (result.status, result.agent) == ("success", str(program))
-    assert [len(pids) for pids in running] == [1, 1]
-    assert child_pids() == []
+    result = await corral.run(
+        "gemini-acp",
+        f"error 429 {json.dumps(API_ERROR)}",
+        on_event=on_event,
+        on_limit="fallback:openai:gpt-5",
+        program=str(program),
+        trust_version=True,
+        strict=False,
+        env=own_key("GEMINI"),
+        cwd=ours.workspace,
+    )
+    assert (result.status, result.agent) == ("success", "corral"), result.error
+    assert running == [1, 0]
 
 
 async def test_a_session_has_one_agent(ours: BuiltinAgent) -> None:
