@@ -304,6 +304,21 @@ def test_every_module_has_a_docstring() -> None:
     assert missing == []
 
 
+def test_the_tests_of_a_package_are_in_the_folder_of_its_name() -> None:
+    """pytest imports test files by their names, so each name is used once."""
+    tests = Path(__file__).parent
+    files = [path for path in tests.rglob("test_*.py") if "recordings" not in path.parts]
+    assert [name for name, count in Counter(path.name for path in files).items() if count > 1] == []
+    packages = {
+        tuple(part.lstrip("_") for part in path.parent.relative_to(SOURCE).parts)
+        for path in MODULES
+    }
+    folders = {path.parent.relative_to(tests).parts for path in files}
+    others = {("examples",), ("earlier_versions",), ("real_agents",)}
+    assert folders - packages == others
+    assert {package[:1] for package in packages} - {folder[:1] for folder in folders} == set()
+
+
 def test_a_module_name_is_used_once_or_twice_unless_its_folder_says_the_rest() -> None:
     roles = {"__init__", "spec", "launch", "controls", "errors", "stream", "request", "response",
              "schema", "frames", "api", "client", "server", "registry", "session",
