@@ -114,8 +114,11 @@ class Copy:
                 shutil.copy2(ROOT / entry, self.folder / entry)
             elif entry:
                 (self.folder / entry).unlink(missing_ok=True)
-        for modules in ROOT.glob("tools/*/node_modules"):
-            (self.folder / modules.relative_to(ROOT)).symlink_to(modules)
+        packages = [*ROOT.glob("tools/*/node_modules"), *ROOT.glob(".cache/*/pyvenv.cfg")]
+        for path in (each.parent if each.is_file() else each for each in packages):
+            link = self.folder / path.relative_to(ROOT)
+            link.parent.mkdir(exist_ok=True)
+            link.symlink_to(path)
         self._make_environment()
         self.times = 1_000_000_000
 
@@ -355,9 +358,10 @@ def run_tests(
     only.write_text(json.dumps(names))
     results.unlink(missing_ok=True)
     paths = sorted({name.partition("::")[0] for name in names})
-    seconds = 5 * sum(known.seconds[name] for name in names) + 120
+    costs = [known.seconds[name] for name in names]
+    seconds, longest = 5 * sum(costs) + 120, 5 * max(costs) + 60
     files = [f"--only-tests={only}", f"--results={results}"]
-    arguments = ["-x", "-n", "0", "--timeout=60", "-m", expression, *files, *paths]
+    arguments = ["-x", "-n", "0", f"--timeout={longest}", "-m", expression, *files, *paths]
     output = copy.folder.with_suffix(".log")
     code = copy.pytest(*arguments, seconds=seconds, output=output)
     if not results.exists():
