@@ -1,7 +1,7 @@
 """Documentation is written in plain technical English: short sentences, the field's own words.
 
-``BANNED`` lists words and phrases of a private dialect that this project once had, each with what
-to write instead. ``GLOBS`` says which files are checked; extend both lists. A pattern is a regular
+``BANNED`` lists words and phrases that texts of this project have had, each with what to write
+instead. ``GLOBS`` says which files are checked; extend both lists. A pattern is a regular
 expression. It ignores case, a space in it also matches a line break, and code is not searched:
 inline code in a text; in Python everything except comments, strings and names of tests. The
 patterns are narrow, so that ordinary English passes: "hands over" is banned, "hand-written" is not.
@@ -64,36 +64,23 @@ BANNED: tuple[tuple[str, str], ...] = (
     # Reporting.
     (rf"{IT_IS} told\b(?! (?:apart|by))", "is reported, is given, is an error"),
     (r"\btold as\b|\bas told\b|\bwhere told\b|\btells? (?:no|of)\b", "report"),
-    (r"\b(?:its|his|their) (?:last|own) words?\b", "its last message"),
     (r"\bsays? so (?:itself|themselves)\b|\bsaid by\b", "reports"),
     (r"\bwithout a word\b", "silently"),
-    (r"\b(?:in|with) words\b", "as text"),
     # Repair, completeness, repetition.
     (r"\bmend(?:s|ed|ing)?\b", "fix"),
     (r"\b(?:arrives?|takes?|takes it|written|read|replaced|is|are|runs?) whole\b", "complete"),
-    (r"\bwhole or not at all\b", "atomically"),
     (r"\b(?:begins?|begun|makes?|made|compiled?|writes?|started) anew\b", "again"),
-    (r"\bgo(?:es)? on where it (?:stood|was)\b|\bwhere it stood\b", "resume, continue"),
-    (r"\bgoes on with it\b|\bgone on with\b", "continues it"),
     (r"\bbegun\b", "started"),
     # Permission.
     (r"\b(?:get|gets|got|given|gives|no|needs no|is|for|further) leave\b", "permission"),
     (r"\bleave (?:for a|to (?:run|write|use|read|do))\b", "permission"),
-    (r"\bhold (?:them|him|her|somebody|an? \w+) to\b|\bheld to\b", "enforce"),
-    (r"\bput to (?:whoever|somebody|the policy|a person|it|them)\b", "decided by, asked"),
-    # Money and secrets.
-    (r"\bwhose bill\b", "which credentials are billed"),
+    # Secrets.
     (r"\bstr(?:uck|ike|ikes|iking) out\b", "redacted"),
-    (r"\bstays? home\b|\bstay at home\b", "stays private"),
     # Agents and processes.
-    (r"\bpeers? that stays?\b|\bwarm peers?\b|\bas a peer\b", "persistent agent"),
-    (r"\ba process a prompt\b|\bprocess a prompt\b", "one process per prompt"),
     (
         r"\ban? (?:object|line|event|value|edge|file|idea|row) a (?:line|floor|file|prompt)\b",
         "one per line",
     ),
-    (r"\bthinks? aloud\b", "reports its thoughts"),
-    (r"\bour own agent\b", "the built-in agent"),
     (r"\bof ours\b|\bof its own accord\b", "corral's"),
     # Metaphors.
     (r"\bthe house\b|\bmap of the house\b", "the source tree"),
@@ -105,31 +92,16 @@ BANNED: tuple[tuple[str, str], ...] = (
     (r"\btongues?\b", "language"),
     (r"\bmanners\b", "quirks"),
     (r"\boddit(?:y|ies)\b", "differences, malformed input"),
-    (r"\bthrough one gate\b|\bthe first gate\b", "one interface"),
-    (r"\bstands? on the same floors\b|\bone trunk\b|\btwo trunks\b", "layers"),
-    (r"\bthe small blocking face\b|\bpublic face\b|\bblocking face\b", "interface"),
-    (r"\b(?:its|their) kin\b", "related types"),
     (r"\bthe laws\b", "guarantees"),
-    (r"\ban eye of its own\b|\bplays? the \w+ again\b", "focus, replay"),
     # Archaic or unclear grammar.
-    (
-        r"\bhath\b|\bthither\b|\bhither\b|\bwhereby\b|\bthereof\b|\bunto\b",
-        "(plain words)",
-    ),
     (
         r"\bnobody knows of\b|\bnot to be had\b|\bcannot be had\b|\bthat cannot be\b(?=\s*[.,;:)])",
         "is unknown, is invalid",
     ),
     (r"(?<!there\s)\b(?:is|are) (?-i:none)\b(?! of)", "is invalid"),
     (r"\ban? [\w-]+ of (?:its|their|his|one's) own\b", "its own ..."),
-    (r"\bwithin a while\b|\bfor a while to\b|\bhas a while to\b", "some time"),
     (r"\bat the most\b", "at most"),
-    (r"\blooked for on disk\b", "checked on disk"),
-    (r"\bhole(?:s)? `?\{\{", "placeholder"),
-    (r"\bif (?:it|he|she) pleases\b|\bas it pleases\b", "without limits"),
-    (r"\bwould have it\b|\bas the kit has it\b|\bas it has it\b", "says"),
     (r"\bnobody (?:can|to ask|is asked|reads|answers)\b", "no one can, there is no one to"),
-    (r"\bfor what cannot be\b|\bas \w+ can bear\b", "for invalid values, as it supports"),
 )
 """(pattern, what to write instead)"""
 NAMES_ONLY = (
@@ -345,17 +317,14 @@ def test_every_glob_finds_files(glob: str) -> None:
         "A call is told once, with its result.",
         "A refused key is\ntold as such.",
         "Mend the file.",
-        "It takes the prompt whole or not at all.",
         "It gave up when it got no leave.",
+        "The file is read whole.",
         "Secrets are struck out.",
-        "It says whose bill it is.",
-        "Codex as a peer that stays.",
-        "Each runs as a process a prompt.",
         "The map of the house.",
         "A condition of the graph is none.",
     ],
 )
-def test_the_old_dialect_is_found(text: str) -> None:
+def test_a_phrase_is_found(text: str) -> None:
     assert [*findings(text)]
 
 
@@ -377,7 +346,7 @@ def test_plain_english_passes(text: str) -> None:
 def test_python_is_searched_in_comments_strings_and_test_names() -> None:
     source = """
         def test_a_key_is_told_as_such(doors):  # mend it
-            'whose bill'
+            'it is told'
             doors.desk = None
     """
     assert may_be_banned(source)
@@ -389,7 +358,7 @@ def test_python_is_searched_in_comments_strings_and_test_names() -> None:
 def test_documentation_is_searched_without_the_data() -> None:
     source = """
         def test_a_key_is_told_as_such():  # mend it
-            'whose bill'
+            'it is told'
             return 'echo begun'
     """
     found = [*findings(documentation(dedent(source)))]
@@ -403,7 +372,7 @@ def test_documentation_is_searched_without_the_data() -> None:
         ("x = 1  # mend it", True),
         ("def test_x_is_told_as_such(): ...", True),
         ('"""A line.\n\n    It says "so" and is begun\n    anew."""', True),
-        ("x = f'{y} # no comment'\nwhose(bill=1)", False),
+        ("x = f'{y} # no comment'\nat_the(most=1)", False),
         ("mend = door.desk  # plain", False),
         (r"x = r'\'; mend it'", True),
     ],
