@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import time
 import zlib
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -80,6 +81,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--loop", choices=["asyncio", "uvloop"], default="asyncio")
     parser.addoption("--part", metavar="N/M", help="of the selected tests part N of 0 to M-1")
     parser.addoption("--also", metavar="TEST", action="append", default=[], help="runs first")
+    parser.addoption(
+        "--within", metavar="SECONDS", type=float, help="start no test after that time"
+    )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -185,8 +189,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return 5 * len(os.sched_getaffinity(0)) // 2
 
 
+NO_TIME = "the time of --within is over"
+BEGAN = time.monotonic()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    within: float | None = item.config.getoption("within")
+    if within is not None and time.monotonic() - BEGAN > within:
+        pytest.skip(NO_TIME)
     fast_selection.begin(item)
 
 
@@ -225,14 +236,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in deselected]
 
 
+LONGEST = 600
+"""Seconds that a test of a part may take at most."""
+
+
 def select_part(config: pytest.Config, items: list[pytest.Item]) -> set[pytest.Item]:
     """Sort the tests of ``--also`` before all others, and return those of other parts. A test stays
     in its part when others are added."""
     part, parts = map(int, config.getoption("part").split("/"))
     first = set(config.getoption("also"))
     items.sort(key=lambda item: item.nodeid not in first)
-    of_part = {item for item in items if zlib.crc32(item.nodeid.encode()) % parts == part}
-    return {item for item in items if item not in of_part and item.nodeid not in first}
+    return {
+        item
+        for item in items
+        if item.nodeid not in first
+        and (zlib.crc32(item.nodeid.encode()) % parts != part or takes_long(item))
+    }
+
+
+def takes_long(item: pytest.Item) -> bool:
+    """Whether only ``make test-all`` has the time for it."""
+    mark = item.get_closest_marker("timeout")
+    return mark is not None and mark.args[0] > LONGEST
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -250,6 +275,13 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    skipped_late = [
+        report.nodeid
+        for report in terminalreporter.stats.get("skipped", [])
+        if NO_TIME in str(report.longrepr)
+    ]
+    assert config.cache is not None
+    config.cache.set("corral/no_time", skipped_late)  # tools/run_suite.py runs them the next time
     for mark, count in config.stash.get(LEFT_OUT, dict[str, int]()).items():
         agent = registry.find(ON_DEMAND[mark])
         terminalreporter.write_line(

@@ -79,6 +79,7 @@ DEEP_CONFTEST = """
 def pytest_addoption(parser):
     parser.addoption("--part")
     parser.addoption("--also", action="append", default=[])
+    parser.addoption("--within")
 def pytest_collection_modifyitems(config, items):
     test = "test_" + config.getoption("part").split("/")[0]
     items[:] = [i for i in items if i.name == test or i.nodeid in config.getoption("also")]
@@ -101,8 +102,18 @@ def test_what_failed_runs_first_the_next_time_until_it_passes(tmp_path: Path) ->
     assert run_suite(tmp_path, "--deep-part", "3").returncode != 0
     done = run_suite(tmp_path, "--deep-part", "-v", "-n", "0")
     assert done.returncode != 0
-    assert "and 1 that failed before" in done.stdout
+    assert "and first 1 of earlier runs" in done.stdout
     assert "::test_3 FAILED" in done.stdout
     (tmp_path / "test_x.py").write_text(DEEP.replace("3 != 3", "3 != 4"))
     assert run_suite(tmp_path, "--deep-part", "4").returncode == 0
-    assert json.loads((tmp_path / "state" / "deep.json").read_bytes())["failed"] == []
+    assert json.loads((tmp_path / "state" / "deep.json").read_bytes())["first"] == []
+
+
+def test_a_test_for_which_there_is_no_time_is_kept_for_the_next_run(tmp_path: Path) -> None:
+    test = "tests/test_run_suite.py::test_as_many_runs_as_there_are_parts_run_all_deep_tests"
+    words = ["-m", "pytest", "-q", "-n", "0", "-o", f"cache_dir={tmp_path}", "--within=-1", test]
+    done = subprocess.run(
+        [sys.executable, *words], cwd=RUN_SUITE.parents[1], capture_output=True, text=True
+    )
+    assert "1 skipped" in done.stdout
+    assert json.loads((tmp_path / "v" / "corral" / "no_time").read_bytes()) == [test]

@@ -8,9 +8,10 @@ that does nothing else. A test that fails again fails the suite. A test that pas
 as unstable and should be fixed. More failures, a collection error or an interruption fail at once.
 
 ``--deep-part`` runs one of ``PARTS`` parts of the tests marked ``deep``, and first those that
-failed there the last time. Which part is the next one is kept in ``STATE``, outside of the
-checkout: as many runs as there are parts run all of them. On a new machine the number of commits
-decides.
+failed the last time, or for which there was no time. Which part is the next one is kept in
+``STATE``, outside of the checkout: as many runs as there are parts run all of them. On a new
+machine the number of commits decides. Tests that may take longer than ten minutes are run by
+``make test-all`` only.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ MOST_RETRIED = 5
 SOME_TESTS_FAILED = 1  # pytest's exit code
 NO_TESTS = 5  # pytest's exit code
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
+NO_TIME = Path(".pytest_cache/v/corral/no_time")
+"""The tests that were not started because the time of the part was over."""
+PART_SECONDS = 540
 PARTS = 10
 STATE = Path(os.environ.get("CORRAL_DEEP_TESTS", "~/.cache/corral-deep-tests.json")).expanduser()
 
@@ -35,7 +39,8 @@ class DeepTests(TypedDict):
 
     oldest_first: list[int]
     """The parts that ran, the newest last."""
-    failed: list[str]
+    first: list[str]
+    """Tests that failed, or for which there was no time."""
 
 
 def pytest(*arguments: str) -> int:
@@ -43,7 +48,11 @@ def pytest(*arguments: str) -> int:
 
 
 def failed_tests() -> list[str]:
-    return sorted(json.loads(LAST_FAILED.read_bytes())) if LAST_FAILED.exists() else []
+    return tests_in(LAST_FAILED)
+
+
+def tests_in(file: Path) -> list[str]:
+    return sorted(json.loads(file.read_bytes())) if file.exists() else []
 
 
 def run(arguments: list[str]) -> int:
@@ -62,9 +71,9 @@ def run(arguments: list[str]) -> int:
 def earlier_runs() -> DeepTests:
     try:
         kept = json.loads(STATE.read_bytes())
-        return DeepTests(oldest_first=kept["oldest_first"], failed=kept["failed"])
+        return DeepTests(oldest_first=kept["oldest_first"], first=kept["first"])
     except (OSError, ValueError, KeyError, TypeError):
-        return DeepTests(oldest_first=[], failed=[])
+        return DeepTests(oldest_first=[], first=[])
 
 
 def next_part(oldest_first: list[int], commits: int) -> int:
@@ -83,13 +92,19 @@ def run_deep_part(arguments: list[str], part: int | None) -> int:
     earlier = earlier_runs()
     if part is None:
         part = next_part(earlier["oldest_first"], number_of_commits())
-    first = [f"--also={test}" for test in earlier["failed"]]
+    first = [f"--also={test}" for test in earlier["first"]]
     print(f"Part {part} of 0 to {PARTS - 1} of the deep tests,", end=" ")
-    print(f"and {len(first)} that failed before." if first else "none failed before.", flush=True)
-    code = run(["-m", "deep", f"--part={part}/{PARTS}", *first, *arguments])
+    print(f"and first {len(first)} of earlier runs.", flush=True)
+    NO_TIME.unlink(missing_ok=True)
+    part_of = ["-m", "deep", f"--part={part}/{PARTS}", f"--within={PART_SECONDS}"]
+    code = run([*part_of, *first, *arguments])
     parts = [old for old in earlier["oldest_first"] if old != part]
     STATE.parent.mkdir(parents=True, exist_ok=True)
-    STATE.write_text(json.dumps(DeepTests(oldest_first=[*parts, part], failed=failed_tests())))
+    STATE.write_text(
+        json.dumps(
+            DeepTests(oldest_first=[*parts, part], first=[*failed_tests(), *tests_in(NO_TIME)])
+        )
+    )
     return 0 if code == NO_TESTS else code
 
 
