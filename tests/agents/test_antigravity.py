@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, compile_policy, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, explained, launch_of
 from support.recordings import RECORDINGS
 from support.stream_checks import check_stream
 
@@ -16,7 +16,7 @@ import corral
 from corral import Policy, errors
 from corral._agents import registry
 from corral._agents.antigravity.spec import REFUSED
-from corral._agents.spec import LaunchContext, TurnEnding
+from corral._agents.spec import LaunchContext
 from corral._protocol.ndjson import TurnEnd
 from corral.events import FileChange, ToolUse
 from corral.options import RunOptions
@@ -110,12 +110,5 @@ def test_only_a_key_is_taken() -> None:
 
 
 def test_a_prompt_that_it_does_not_take_is_reported_as_rejected() -> None:
-    ending = TurnEnding(
-        code=None,
-        signal=None,
-        stderr="",
-        finish=TurnEnd(ok=False, kind=REFUSED, message="U+001B is a control character"),
-        answered=False,
-        run=RunOptions.build("antigravity", {}),
-    )
-    assert isinstance(AGENT.explain(ending), errors.InputRejected)
+    finish = TurnEnd(ok=False, kind=REFUSED, message="U+001B is a control character")
+    assert isinstance(explained(AGENT, finish, None), errors.InputRejected)

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 import corral
 from corral import McpServer, Policy, errors
 from corral._agents import registry
-from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents.spec import Launch, LaunchContext
 from corral._protocol.ndjson import TurnEnd
 from corral.options import RunOptions
 
@@ -264,18 +264,6 @@ def test_the_headless_agent_does_not_claim_unsupported_options(option: str) -> N
     assert option not in ALONE.supports
 
 
-def ended(
-    finish: TurnEnd | None, *, code: int | None = 0, signal: int | None = None, stderr: str = ""
-) -> errors.CorralError | None:
-    run = RunOptions.build("qwen-cli", {"max_turns": 3})
-    answered = finish is not None and finish.ok
-    return ALONE.explain(
-        TurnEnding(
-            code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
-        )
-    )
-
-
 @pytest.mark.parametrize(
     ("expected", "kind"),
     [
@@ -297,19 +285,22 @@ def ended(
 def test_the_text_of_the_service_becomes_one_error(
     expected: str, kind: type[errors.CorralError]
 ) -> None:
-    assert type(ended(TurnEnd(ok=False, message=expected), code=1)) is kind
+    assert type(explained(ALONE, TurnEnd(ok=False, message=expected), 1)) is kind
 
 
 def test_an_end_without_a_result_is_explained() -> None:
-    assert ended(TurnEnd(ok=True)) is None
-    assert type(ended(None, code=53)) is errors.TurnLimit
-    assert type(ended(None, code=1, stderr="No saved session found with ID x")) is errors.ResumeLost
-    assert type(ended(None, code=None, signal=15)) is errors.KilledBySignal
-    assert type(ended(None, code=127)) is errors.BrokenInstall
-    assert type(ended(None, code=0)) is errors.StreamBroken
-    assert type(ended(None, code=1, stderr="odd")) is errors.ProcessFailed
-    assert type(ended(TurnEnd(ok=True), code=1)) is errors.ProcessFailed
-    assert type(ended(TurnEnd(ok=True), signal=9, code=None)) is errors.KilledBySignal
+    assert explained(ALONE, TurnEnd(ok=True), answered=True) is None
+    assert type(explained(ALONE, None, 53)) is errors.TurnLimit
+    assert (
+        type(explained(ALONE, None, 1, stderr="No saved session found with ID x"))
+        is errors.ResumeLost
+    )
+    assert type(explained(ALONE, None, None)) is errors.KilledBySignal
+    assert type(explained(ALONE, None, 127)) is errors.BrokenInstall
+    assert type(explained(ALONE, None, 0)) is errors.StreamBroken
+    assert type(explained(ALONE, None, 1, stderr="odd")) is errors.ProcessFailed
+    assert type(explained(ALONE, TurnEnd(ok=True), 1, answered=True)) is errors.ProcessFailed
+    assert type(explained(ALONE, TurnEnd(ok=True), None, answered=True)) is errors.KilledBySignal
 
 
 async def test_a_prompt_that_would_be_cut_is_refused(workspace: Path) -> None:

@@ -1,4 +1,5 @@
-"""Make an agent's launch without a session: the policy is compiled as ``prepare`` does it."""
+"""An agent's launch without a session, with the policy compiled as ``prepare`` does it; and the
+error that its end means."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from msgspec.structs import replace
 
 from corral._agents.grants import Grants, compute_grants
 from corral._agents.report import CompiledPolicy, compile_for
-from corral._agents.spec import AgentControls, AgentSpec, Launch, LaunchContext
+from corral._agents.spec import AgentControls, AgentSpec, Launch, LaunchContext, TurnEnding
+from corral._protocol.ndjson import TurnEnd
+from corral.errors import CorralError
 from corral.options import RunOptions
 from corral.policy import Policy
 
@@ -51,3 +54,22 @@ def launch_of(
     compiled = compile_policy(agent, run.policy, run)
     place = replace(place, grants=compiled.grants, controls=compiled.controls)
     return agent.launch(run, place, prompt, resume)
+
+
+def explained(
+    agent: AgentSpec,
+    finish: TurnEnd | None = None,
+    code: int | None = 0,
+    *,
+    signal: int | None = None,
+    stderr: str = "",
+    answered: bool = False,
+    run: RunOptions | None = None,
+) -> CorralError | None:
+    """The error of a turn that ended so. Without a code, a signal ended it."""
+    signal = 15 if code is None and signal is None else signal
+    run = run or RunOptions.build(agent.name)
+    ending = TurnEnding(
+        code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
+    )
+    return agent.explain(ending)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 from corral import McpServer, Policy, errors
 from corral._agents import registry
-from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents.spec import Launch, LaunchContext
 from corral._protocol.ndjson import TurnEnd
 from corral.options import RunOptions
 
@@ -226,11 +226,6 @@ def test_the_report_says_how_each_capability_is_enforced() -> None:
     assert shell == "deny (brokered) · git status: allow (brokered)"
 
 
-def ending(finish: TurnEnd | None, **more: Any) -> TurnEnding:
-    values: dict[str, Any] = {"code": 1, "signal": None, "stderr": "", "answered": False, **more}
-    return TurnEnding(finish=finish, run=RunOptions(agent=AGENT.name), **values)
-
-
 @pytest.mark.parametrize(
     ("kind", "message", "error"),
     [
@@ -251,7 +246,7 @@ def ending(finish: TurnEnd | None, **more: Any) -> TurnEnding:
 def test_a_failure_has_its_own_class(
     kind: str, message: str, error: type[errors.CorralError]
 ) -> None:
-    found = AGENT.explain(ending(TurnEnd(ok=False, kind=kind, message=message)))
+    found = explained(AGENT, TurnEnd(ok=False, kind=kind, message=message), 1)
     assert type(found) is error
 
 
@@ -269,11 +264,11 @@ def test_a_failure_has_its_own_class(
 def test_an_exit_without_a_message_is_explained_by_code_and_stderr(
     more: dict[str, Any], error: type[errors.CorralError]
 ) -> None:
-    assert type(AGENT.explain(ending(None, **more))) is error
+    assert type(explained(AGENT, **{"code": 1, **more})) is error
 
 
 def test_success_needs_a_clean_exit_and_an_answer() -> None:
-    assert AGENT.explain(ending(TurnEnd(ok=True), code=0, answered=True)) is None
-    assert isinstance(AGENT.explain(ending(TurnEnd(ok=True), code=0)), errors.EmptyAnswer)
-    failed = AGENT.explain(ending(TurnEnd(ok=True), code=1, answered=True))
+    assert explained(AGENT, TurnEnd(ok=True), code=0, answered=True) is None
+    assert isinstance(explained(AGENT, TurnEnd(ok=True), code=0), errors.EmptyAnswer)
+    failed = explained(AGENT, TurnEnd(ok=True), code=1, answered=True)
     assert isinstance(failed, errors.ProcessFailed)

@@ -11,11 +11,11 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 from corral import McpServer, Policy, errors
 from corral._agents import registry
-from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents.spec import Launch, LaunchContext
 from corral._protocol.ndjson import TurnEnd
 from corral._system import programs
 from corral.events import ToolResult
@@ -384,18 +384,18 @@ def test_only_a_strict_schema_is_passed_to_codex() -> None:
     ],
 )
 def test_the_text_of_an_error_decides_its_class(message: str, kind: type[Exception]) -> None:
-    assert type(explained(finish=TurnEnd(ok=False, message=message))) is kind
+    assert type(explained(AGENT, finish=TurnEnd(ok=False, message=message))) is kind
 
 
 def test_an_end_is_a_success_only_with_an_answer_and_a_clean_exit() -> None:
     done = TurnEnd(ok=True)
-    assert explained(finish=done, answered=True) is None
-    assert type(explained(finish=done)) is errors.EmptyAnswer
-    assert type(explained(finish=done, answered=True, code=1)) is errors.ProcessFailed
-    assert type(explained(code=0)) is errors.StreamBroken
-    assert type(explained(code=None, signal=9)) is errors.KilledBySignal
-    assert type(explained(code=127)) is errors.BrokenInstall
-    assert type(explained(code=1, stderr="boom")) is errors.ProcessFailed
+    assert explained(AGENT, finish=done, answered=True) is None
+    assert type(explained(AGENT, finish=done)) is errors.EmptyAnswer
+    assert type(explained(AGENT, finish=done, answered=True, code=1)) is errors.ProcessFailed
+    assert type(explained(AGENT, code=0)) is errors.StreamBroken
+    assert type(explained(AGENT, code=None, signal=9)) is errors.KilledBySignal
+    assert type(explained(AGENT, code=127)) is errors.BrokenInstall
+    assert type(explained(AGENT, code=1, stderr="boom")) is errors.ProcessFailed
 
 
 @pytest.mark.parametrize(
@@ -408,22 +408,7 @@ def test_an_end_is_a_success_only_with_an_answer_and_a_clean_exit() -> None:
     ],
 )
 def test_an_exit_without_a_turn_is_explained_by_stderr(stderr: str, kind: type[Exception]) -> None:
-    assert type(explained(code=1, stderr=stderr)) is kind
-
-
-def explained(
-    *,
-    code: int | None = 0,
-    signal: int | None = None,
-    stderr: str = "",
-    finish: TurnEnd | None = None,
-    answered: bool = False,
-) -> errors.CorralError | None:
-    run = RunOptions.build(AGENT.name)
-    ending = TurnEnding(
-        code=code, signal=signal, stderr=stderr, finish=finish, answered=answered, run=run
-    )
-    return AGENT.explain(ending)
+    assert type(explained(AGENT, code=1, stderr=stderr)) is kind
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 from corral import McpServer, Policy, errors
 from corral._agents import registry
 from corral._agents.codex import controls
 from corral._agents.codex.spec import QUIRKS
-from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents.spec import Launch, LaunchContext
 from corral._protocol.acp.frames import ToolFields
 from corral._protocol.acp.tool_calls import OpenToolCall
 from corral._protocol.ndjson import TurnEnd
@@ -157,9 +157,7 @@ def test_the_text_of_a_reported_error_decides_its_class(
     kind: str, message: str, expected: type[Exception]
 ) -> None:
     finish = TurnEnd(ok=False, kind=kind, message=message)
-    run = RunOptions.build(AGENT.name)
-    ending = TurnEnding(code=0, signal=None, stderr="", finish=finish, answered=True, run=run)
-    configured = AGENT.explain(ending)
+    configured = explained(AGENT, finish, answered=True)
     assert configured is not None
     assert type(configured) is expected
     assert configured.message == message.strip()

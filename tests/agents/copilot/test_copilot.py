@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 from corral import Policy, errors
 from corral._agents import registry
 from corral._agents.report import CompiledPolicy
-from corral._agents.spec import AgentSpec, Launch, LaunchContext, TurnEnding
+from corral._agents.spec import AgentSpec, Launch, LaunchContext
 from corral._protocol.ndjson import TurnEnd
 from corral._sessions.prepare import prepare
 from corral._system import programs
@@ -299,30 +299,17 @@ def test_a_name_that_is_similar_to_a_tool_is_refused() -> None:
 def test_success_needs_a_result_and_a_clean_exit(
     finish: TurnEnd | None, code: int | None, kind: type[errors.CorralError] | None
 ) -> None:
-    assert type(explained(finish, code)) is (kind or errors.AuthenticationFailed)
+    assert type(explained(ALONE, finish, code, answered=True)) is (
+        kind or errors.AuthenticationFailed
+    )
 
 
 def test_a_turn_with_an_answer_succeeds_and_one_without_fails() -> None:
-    assert explained(TurnEnd(ok=True), 0) is None
-    assert type(explained(TurnEnd(ok=True), 0, answered=False)) is errors.EmptyAnswer
+    assert explained(ALONE, TurnEnd(ok=True), 0, answered=True) is None
+    assert type(explained(ALONE, TurnEnd(ok=True), 0)) is errors.EmptyAnswer
     advice = "".join(f"\nTo resume by {way}: copilot --resume" for way in "abcdefg")
     lost = f"Error: No session, task, or name matched 'x'.{advice}"
-    assert type(explained(None, 1, stderr=lost)) is errors.ResumeLost
-
-
-def explained(
-    finish: TurnEnd | None, code: int | None, *, answered: bool = True, stderr: str = ""
-) -> errors.CorralError | None:
-    return ALONE.explain(
-        TurnEnding(
-            code=code,
-            signal=15 if code is None else None,
-            stderr=stderr,
-            finish=finish,
-            answered=answered,
-            run=RunOptions.build(ALONE.name),
-        )
-    )
+    assert type(explained(ALONE, None, 1, stderr=lost, answered=True)) is errors.ResumeLost
 
 
 def test_its_version_is_read_from_the_package_with_its_owners_name(

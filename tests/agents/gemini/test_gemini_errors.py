@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support import agent_launch
 from support.stream_checks import no_deadline
 
 from corral import errors
 from corral._agents import registry
 from corral._agents.gemini.stream import read_stderr
-from corral._agents.spec import TurnEnding
 from corral._protocol.ndjson import TurnEnd
 from corral.errors import CorralError
 from corral.events import Error
@@ -24,23 +25,8 @@ IGNORED_STDERR = (
 )
 
 
-def explain(
-    code: int | None,
-    finish: TurnEnd | None = None,
-    *,
-    stderr: str = "",
-    signal: int | None = None,
-    run: RunOptions | None = None,
-) -> CorralError | None:
-    ending = TurnEnding(
-        code=code,
-        signal=signal,
-        stderr=stderr,
-        finish=finish,
-        answered=False,
-        run=run or RunOptions(agent="gemini-cli"),
-    )
-    return registry.find("gemini-cli").explain(ending)
+def explain(code: int | None, finish: TurnEnd | None = None, **more: Any) -> CorralError | None:
+    return agent_launch.explained(registry.find("gemini-cli"), finish, code, **more)
 
 
 def explained(code: int | None, message: str | None = None, kind: str = "unknown") -> CorralError:

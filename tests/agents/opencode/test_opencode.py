@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 from corral import Policy, errors
 from corral._agents import registry
-from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents.spec import Launch, LaunchContext
 from corral._core.protected_paths import Link, Links
 from corral._protocol.ndjson import TurnEnd
 from corral._system import programs
@@ -245,31 +245,20 @@ def test_the_report_says_what_cannot_be_enforced() -> None:
     ],
 )
 def test_the_text_of_an_error_decides_its_class(message: str, kind: type[Exception]) -> None:
-    configured = explained(finish=TurnEnd(ok=False, kind="-32603", message=message))
+    configured = explained(AGENT, finish=TurnEnd(ok=False, kind="-32603", message=message))
     assert type(configured) is kind
     assert not str(configured).startswith("Internal error: ")
 
 
 def test_an_exit_without_a_message_is_explained_by_its_code() -> None:
-    assert explained(finish=TurnEnd(ok=True)) is None
-    assert type(explained(signal=9)) is errors.KilledBySignal
-    assert type(explained(code=127)) is errors.BrokenInstall
-    assert type(explained(code=1, stderr="postinstall script was not run")) is errors.BrokenInstall
-    assert type(explained(code=1, stderr="boom")) is errors.StreamBroken
-
-
-def explained(
-    *,
-    code: int | None = 0,
-    signal: int | None = None,
-    stderr: str = "",
-    finish: TurnEnd | None = None,
-) -> errors.CorralError | None:
-    run = RunOptions.build(AGENT.name)
-    ending = TurnEnding(
-        code=code, signal=signal, stderr=stderr, finish=finish, answered=False, run=run
+    assert explained(AGENT, finish=TurnEnd(ok=True)) is None
+    assert type(explained(AGENT, signal=9)) is errors.KilledBySignal
+    assert type(explained(AGENT, code=127)) is errors.BrokenInstall
+    assert (
+        type(explained(AGENT, code=1, stderr="postinstall script was not run"))
+        is errors.BrokenInstall
     )
-    return AGENT.explain(ending)
+    assert type(explained(AGENT, code=1, stderr="boom")) is errors.StreamBroken
 
 
 def test_the_program_is_the_one_made_for_this_machine(

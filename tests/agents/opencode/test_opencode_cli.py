@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from support.agent_launch import NOT_COMPILED, compile_policy, decisions, launch_of
+from support.agent_launch import NOT_COMPILED, compile_policy, decisions, explained, launch_of
 
 from corral import McpServer, Policy, errors
 from corral._agents import registry
-from corral._agents.spec import Launch, LaunchContext, TurnEnding
+from corral._agents.spec import Launch, LaunchContext
 from corral._core.protected_paths import Link, Links
 from corral._protocol.ndjson import TurnEnd
 from corral._sessions.prepare import prepare
@@ -282,26 +282,14 @@ def test_unsupported_options_are_refused_by_name(option: dict[str, Any]) -> None
 def test_success_needs_the_last_step_and_a_clean_exit(
     finish: TurnEnd | None, code: int, kind: type[errors.CorralError]
 ) -> None:
-    assert type(explained(finish, code)) is kind
+    assert type(explained(AGENT, finish, code, answered=True)) is kind
 
 
 def test_a_turn_with_an_answer_succeeds_and_one_without_fails() -> None:
-    assert explained(TurnEnd(ok=True), 0) is None
-    assert type(explained(TurnEnd(ok=True), 0, answered=False)) is errors.EmptyAnswer
-    assert type(explained(TurnEnd(ok=True), None)) is errors.KilledBySignal
-    assert type(explained(None, 1, stderr="Error: Session not found")) is errors.ResumeLost
-
-
-def explained(
-    finish: TurnEnd | None, code: int | None, *, answered: bool = True, stderr: str = ""
-) -> errors.CorralError | None:
-    return AGENT.explain(
-        TurnEnding(
-            code=code,
-            signal=15 if code is None else None,
-            stderr=stderr,
-            finish=finish,
-            answered=answered,
-            run=RunOptions.build(AGENT.name),
-        )
+    assert explained(AGENT, TurnEnd(ok=True), 0, answered=True) is None
+    assert type(explained(AGENT, TurnEnd(ok=True), 0)) is errors.EmptyAnswer
+    assert type(explained(AGENT, TurnEnd(ok=True), None, answered=True)) is errors.KilledBySignal
+    assert (
+        type(explained(AGENT, None, 1, stderr="Error: Session not found", answered=True))
+        is errors.ResumeLost
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from support import agent_launch
 
 from corral import errors
 from corral._agents import registry
 from corral._agents.shared.errors import QUOTA, unauthenticated
-from corral._agents.spec import TurnEnding
 from corral._protocol.ndjson import TurnEnd
 from corral.errors import CorralError
 from corral.options import RunOptions
@@ -18,15 +18,8 @@ NAMES = [agent.name for agent in registry.all_agents() if agent.transport.kind !
 def explained(
     name: str, finish: TurnEnd | None, code: int | None = 0, stderr: str = ""
 ) -> CorralError | None:
-    ending = TurnEnding(
-        code=code,
-        signal=None,
-        stderr=stderr,
-        finish=finish,
-        answered=False,
-        run=RunOptions.build(name, {"model": "some-model"}),
-    )
-    return registry.find(name).explain(ending)
+    run = RunOptions.build(name, {"model": "some-model"})
+    return agent_launch.explained(registry.find(name), finish, code, stderr=stderr, run=run)
 
 
 MESSAGES = {
