@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="it needs /proc"),
 ]
 TESTS = Path(__file__).parent
-RUNS = 10
+RUNS = 4
 
 
 def program(*words: str) -> subprocess.CompletedProcess[str]:

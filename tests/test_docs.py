@@ -104,8 +104,11 @@ USES_TOOLS = r"NOTES\.md|What has changed|Which version|write_file|sandbox="
 """Prompts for which ``answer`` calls a tool, and the sandbox, which must let the CLI start."""
 USES_PANDAS = "import pandas"
 """A deep test runs it, in an environment that has pandas and matplotlib."""
-DEAR_SAMPLES = {"README-5", "batches-6", "compare-2", "pipelines-15"}
-"""They run batches, comparisons and pipelines."""
+DEAR_SAMPLES = {
+    *("README-5", "batches-6", "compare-2", "pipelines-15"),
+    *("testing-6", "testing-7", "testing-9", "testing-10"),
+}
+"""They run batches, comparisons, pipelines and pytest."""
 FIRST_SAMPLE = "README-3"
 FIRST_COMMANDS = "getting-started"
 MOST_COMMANDS = 3

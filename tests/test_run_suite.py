@@ -49,6 +49,7 @@ def test_a_test_that_passes_alone_is_listed_as_unstable(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
@@ -96,6 +97,7 @@ def test_as_many_runs_as_there_are_parts_run_all_deep_tests() -> None:
     assert next_part(ran, commits=5) == ran[0]
 
 
+@pytest.mark.deep
 def test_what_failed_runs_first_the_next_time_until_it_passes(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(DEEP_CONFTEST)
     (tmp_path / "test_x.py").write_text(DEEP)

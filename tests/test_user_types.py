@@ -80,7 +80,7 @@ def expected_errors(message: str) -> list[str]:
     ]
 
 
-@pytest.mark.spine
+@pytest.mark.deep
 def test_mypy_knows_the_type_of_every_output_and_names_misspelled_keywords(
     misspelled: Path,
 ) -> None:

@@ -101,6 +101,7 @@ def test_the_litellm_script_runs(model_server: ModelServer, project: Path) -> No
     assert shown.endswith("It is a small project.")
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "agent",
     [
@@ -126,6 +127,7 @@ def test_the_notebook_runs_and_shows_its_results(model_server: ModelServer, proj
     assert "OUT Review(summary='small', problems=['a typo'])" in shown
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 def test_the_gemini_cli_calls_the_python_function(model_server: ModelServer, project: Path) -> None:
     env = environment(model_server, project, "gemini-cli")
@@ -215,6 +217,7 @@ def wait_for_no_children(pid: int) -> None:
     assert children(pid) == []
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leaves(
     model_server: ModelServer, project: Path
@@ -239,6 +242,7 @@ def test_the_web_server_streams_events_and_ends_the_agent_of_a_client_that_leave
         wait_for_no_children(pid)
 
 
+@pytest.mark.deep
 @pytest.mark.gemini_cli
 def test_a_request_to_a_web_server_runs_the_built_in_agent_and_one_that_is_metered(
     model_server: ModelServer, project: Path

@@ -71,6 +71,7 @@ def count_lines(file: Path) -> int:
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
+@pytest.mark.deep
 def test_twenty_files_become_lines_after_an_interruption(
     workspace: Path, model_server: ModelServer
 ) -> None:
@@ -117,6 +118,7 @@ def test_a_session_is_found_read_and_written_to_a_document(workspace: Path) -> N
     assert "Done: Fix the parser" in document
 
 
+@pytest.mark.deep
 def test_many_files_are_migrated_and_become_one_pull_request(
     workspace: Path, model_server: ModelServer, tmp_path: Path
 ) -> None:

@@ -74,6 +74,7 @@ def finish(words: list[str], env: dict[str, str], repo: Path, start: str, names:
     assert git(repo, "for-each-ref", "refs/corral") == ""
 
 
+@pytest.mark.deep
 def test_a_killed_queue_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(tmp_path / "home"))
     repo, log = make_repository(tmp_path / "repo"), tmp_path / "log"
@@ -259,6 +260,7 @@ def run_kills(folder: Path, first: int, count: int, timeout: float) -> None:
     assert json.loads(last)["killed"] > count // 3
 
 
+@pytest.mark.spine
 def test_no_branch_is_lost_when_random_queues_are_killed(tmp_path: Path) -> None:
     run_kills(tmp_path / "kills", 19, 4, 300)
 

@@ -257,6 +257,7 @@ def test_any_bytes_in_any_chunks_become_the_same_items(data: bytes, size: int) -
     assert [*found, *stream.end()] == items(data)
 
 
+@pytest.mark.deep
 @no_deadline
 @given(texts=st.lists(st.text()))
 def test_no_frame_is_lost(texts: list[str]) -> None:

@@ -283,6 +283,7 @@ def describe(calls: list[Call], results: list[Result]) -> str:
     )
 
 
+@pytest.mark.deep
 @for_agents(lambda record: record.name != "copilot-cli")  # it refuses this policy
 async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
     agent: RealAgent, workspace: Path, tmp_path: Path
@@ -332,6 +333,7 @@ async def test_edits_change_plain_files_of_the_workspace_and_nothing_else(
     assert not offered & (hidden_tools(agent) - {*agent.record.always_offers})
 
 
+@pytest.mark.deep
 @for_agents()
 async def test_the_default_policy_changes_nothing_and_reads_nothing_outside(
     agent: RealAgent, workspace: Path

@@ -53,6 +53,7 @@ def api_error_cases() -> Iterator[object]:
                 yield pytest.param(name, status, id=f"{name}-{status}", marks=marks)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(("agent", "status"), [*api_error_cases()], indirect=["agent"])
 async def test_an_api_error_has_its_own_class(agent: RealAgent, status: int) -> None:
     turn, kind = API_ERRORS[status]

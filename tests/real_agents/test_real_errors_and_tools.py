@@ -96,6 +96,7 @@ def check_others(results: Mapping[str, Result]) -> None:
         assert type(caught.value) is API_ERRORS[prompt][1]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("name", list(cases()))
 async def test_errors_of_the_service_are_errors_and_the_start_names_the_tools(
     name: str, workspace: Path, model_server: ModelServer

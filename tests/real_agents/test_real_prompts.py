@@ -50,7 +50,8 @@ async def test_the_events_of_a_run_report_its_tools_files_and_model(
     ended = [event for event in events if isinstance(event, ToolResult)]
     assert [event.call_id for event in ended] == [event.call_id for event in used]
     assert ended[0].status == "success"
-    assert "heard" in f"{ended[1].output} {ended[1].error}"
+    if agent.name not in ("gemini-acp", "codex-acp"):  # they report no output of this command
+        assert "heard" in f"{ended[1].output} {ended[1].error}"
     changed = [(event.path, event.kind) for event in events if isinstance(event, FileChange)]
     assert changed == [(str(workspace / "new.txt"), "created")]
     assert [(file.path, file.kind) for file in result.files] == changed
@@ -184,6 +185,7 @@ async def test_a_turn_limit_ends_the_run(agent: RealAgent, seed: Path) -> None:
         result.raise_for_status()
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "size",
     [3_000_000, pytest.param(20_000_000, marks=pytest.mark.deep)],

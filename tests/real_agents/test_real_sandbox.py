@@ -53,6 +53,7 @@ def check(report: AttackReport) -> None:
     assert made > 50, str(report)
 
 
+@pytest.mark.deep
 @for_agents()
 async def test_nothing_gets_out_of_the_sandbox(agent: RealAgent) -> None:
     check(await attack(agent.name, agent.program))

@@ -242,6 +242,7 @@ def open_files() -> set[str]:
     return found
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("agent", "count"),
     [

@@ -16,6 +16,7 @@ from support.starter_runs import CHECKS
 from corral.run_kwargs import RunKwargs
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 @for_agents("gemini-cli", "claude-cli", "codex-cli")
 @pytest.mark.parametrize(

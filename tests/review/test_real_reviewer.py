@@ -35,6 +35,7 @@ def test_every_agent_has_the_options_that_a_review_sets(agent: str) -> None:
     assert run.policy == Policy.reads()
 
 
+@pytest.mark.spine
 @pytest.mark.gemini_cli
 @pytest.mark.parametrize(
     "agent", ["gemini-acp", pytest.param("gemini-cli", marks=pytest.mark.deep)]

@@ -12,6 +12,7 @@ import pytest
 from support.hostile_loads import LOADS, PATIENCE, WORDS, attacked, health, running
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     "kind",

@@ -235,6 +235,7 @@ def test_long_arguments_and_variables_fit(workspace: Path, tmp_path: Path) -> No
     assert result.stdout == b"100000 100000\n", result.stderr
 
 
+@pytest.mark.deep
 def test_too_many_folders_are_an_error(workspace: Path, tmp_path: Path) -> None:
     """bubblewrap reads at most 9,000 arguments."""
     for number in range(3_000):

@@ -179,6 +179,7 @@ def test_a_secret_inside_json_is_redacted_in_every_escaped_form(secret: str) -> 
         assert json.loads(cleaned) == {"a": "[KEY redacted]"}
 
 
+@pytest.mark.deep
 @no_deadline
 @given(
     secret=st.text(alphabet="abc-", min_size=8, max_size=12),

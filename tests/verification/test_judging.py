@@ -303,6 +303,7 @@ def test_commands_and_paths_of_any_kind_are_read(
     rule.decides(os.fsencode(path), is_new=True)
 
 
+@pytest.mark.spine
 def test_the_clean_tree_has_none_of_the_lies(tmp_path: Path) -> None:
     """All changes of the table at once, in one folder for each kind of project."""
     for name, runner in RUNNERS.items():

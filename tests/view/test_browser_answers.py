@@ -84,6 +84,7 @@ def test_a_permission_is_answered_and_the_agent_goes_on(
         expect(page.locator(".item.permission").last).to_contain_text("allowed by a person")
 
 
+@pytest.mark.deep
 def test_a_question_is_answered_or_declined_with_a_button(
     page: Page, tmp_path: Path, workspace: Path
 ) -> None:

@@ -159,6 +159,7 @@ def test_a_paused_pipeline_is_raised_on_its_page(
     assert watched.problems == []
 
 
+@pytest.mark.deep
 def test_a_resume_command_is_copied_and_a_bundle_without_secrets_arrives(
     page: Page, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -275,6 +275,7 @@ def test_100000_events_scroll_with_few_elements_and_little_memory(page: Page) ->
     expect(page.locator(".item.prompt")).to_have_count(1, timeout=WAIT_MS)
 
 
+@pytest.mark.deep
 def test_a_comparison_shows_its_attempts(page: Page, home: Path) -> None:
     plan = ComparisonPlan(
         name="compared",

@@ -181,7 +181,7 @@ class EventNormalizer:
         for item in items:
             if type(item) is str and seq:  # the hot path: text, by the hundred thousand
                 seq += 1
-                self.answered = True
+                self.answered = self.answered or bool(item)
                 append(replace(text, delta=item, seq=seq))
             else:
                 self._seq = seq
@@ -308,7 +308,8 @@ class EventNormalizer:
             case Done():
                 self._emit(Vendor("done", msgspec.to_builtins(item)), ts, out)
             case Text():
-                self.answered = True
+                # Codex reports the empty message of a model that did not answer.
+                self.answered = self.answered or bool(item.delta)
                 self._emit(item, ts, out)
             case FileChange():
                 # The tool reported it itself, which is more exact than a guess from the tool's

@@ -303,6 +303,7 @@ OTHER_FORMAT = (
 SIMULATED = "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; a; start -> a -> exit }"
 
 
+@pytest.mark.deep
 def test_workers_of_two_formats_on_one_queue_each_take_their_own(
     processes: DurableProcesses,
 ) -> None:

@@ -76,6 +76,7 @@ async def test_late_updates_are_waited_for_only_so_long(
     assert warnings_of(events) == ["late_updates"]
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 async def test_an_agent_that_sends_without_a_pause_meets_its_timeout(workspace: Path) -> None:
     async with asyncio.timeout(60):

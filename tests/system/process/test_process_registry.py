@@ -142,6 +142,7 @@ def test_the_entry_of_a_run_that_dies_late_is_removed_then(
     asyncio.run(main())
 
 
+@pytest.mark.deep
 @pytest.mark.seconds
 def test_several_may_reap_at_once(folder: Path) -> None:
     tokens = [secrets.token_hex() for _ in range(4)]
