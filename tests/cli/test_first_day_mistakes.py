@@ -56,7 +56,7 @@ FILES = {
 MISTAKES = [
     # (words, exit code, what is wrong, what to do)
     ("rnu hi", 2, "no command is called 'rnu'", "Did you mean 'run'?"),
-    ("docs sandbox auto", 2, "one TOPIC is shown at a time", 'corral docs --search "WORDS"'),
+    ("docs sandbox auto", 2, "one TOPIC is shown at a time", "corral docs --search sandbox auto"),
     ("run --mcp notes hi", 2, "NAME=URL, got: 'notes'", "As in 'notes=python"),
     ("config show codex", 2, "unexpected extra argument", "config show --agent NAME"),
     ("models list gemini", 2, "unexpected extra argument", "models list --provider NAME"),

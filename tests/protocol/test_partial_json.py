@@ -51,6 +51,7 @@ def grew(before: Json, after: Json) -> bool:
     return before == after and type(before) is type(after)
 
 
+@pytest.mark.deep
 @no_deadline
 @given(document=DOCUMENTS, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
 @example(document=["\U0001f389 \ud7ff"], ascii_only=True, indent=None)

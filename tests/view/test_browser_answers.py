@@ -50,6 +50,7 @@ def corral(*words: str | Path) -> list[str]:
     return [sys.executable, "-m", "corral", *map(str, words)]
 
 
+@pytest.mark.deep
 def test_a_permission_is_answered_and_the_agent_goes_on(
     page: Page, tmp_path: Path, workspace: Path
 ) -> None:

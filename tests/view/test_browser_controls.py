@@ -70,6 +70,7 @@ def waits_for(path: Path) -> Turn:
     return Turn(calls=[Call("shell", {"command": command})])
 
 
+@pytest.mark.deep
 def test_a_run_is_steered_paused_on_its_budget_raised_and_cancelled(
     page: Page, tmp_path: Path, workspace: Path, model_server: ModelServer
 ) -> None:

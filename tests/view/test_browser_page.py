@@ -245,6 +245,7 @@ def test_the_browser_runs_no_script_that_is_put_into_the_page(
         assert page.evaluate(f"globalThis.{MARKER}") is None
 
 
+@pytest.mark.deep
 def test_100000_events_scroll_with_few_elements_and_little_memory(page: Page) -> None:
     open_session(page, LONG)
     expect(page.locator(".item.done")).to_be_visible(timeout=WAIT_MS)

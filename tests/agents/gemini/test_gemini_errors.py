@@ -234,6 +234,7 @@ def test_an_api_error_of_any_shape_is_explained(body: object) -> None:
     assert type(error) is errors.AuthenticationFailed
 
 
+@pytest.mark.deep
 @no_deadline
 @given(
     code=st.none() | st.integers(0, 255),
