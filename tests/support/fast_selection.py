@@ -38,6 +38,9 @@ def add_marks(item: pytest.Item) -> None:
         found.add("real_agent")
     if item.path.relative_to(TESTS).parts[0] in WHOLE_PROGRAMS:
         found.add("whole_program")
+    # What processes of the engine use is not measured: they end after the test, or outlive it.
+    if "worker_process" in found and item.get_closest_marker("spine") is None:
+        found.add("deep")
     for mark in found:
         item.add_marker(mark)
 

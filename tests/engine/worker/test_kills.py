@@ -126,6 +126,7 @@ def check(processes: DurableProcesses, detached: bool) -> None:
         assert not repeated, moment
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize(("share", "detached"), kills())
 def test_a_run_in_one_process_continues_after_a_kill(
     file_processes: DurableProcesses, moments: int, share: int, detached: bool
@@ -146,6 +147,7 @@ def test_a_run_in_one_process_on_a_server_continues_after_a_kill(
     test_a_run_in_one_process_continues_after_a_kill(file_processes, moments, share, detached)
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize(("share", "detached"), kills())
 def test_a_second_worker_continues_after_a_kill(
     file_processes: DurableProcesses,

@@ -129,6 +129,7 @@ def moments(
             processes.close()
 
 
+@pytest.mark.spine
 @pytest.mark.parametrize("share", shares(SHARES, SAMPLE))
 def test_a_workflow_continues_after_a_kill(
     file_processes: DurableProcesses,
