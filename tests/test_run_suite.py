@@ -98,17 +98,21 @@ def test_as_many_runs_as_there_are_parts_run_all_deep_tests() -> None:
 
 
 @pytest.mark.deep
-def test_what_failed_runs_first_the_next_time_until_it_passes(tmp_path: Path) -> None:
+def test_what_failed_runs_first_the_next_time_and_fails_the_run_if_it_fails_again(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "conftest.py").write_text(DEEP_CONFTEST)
     (tmp_path / "test_x.py").write_text(DEEP)
-    assert run_suite(tmp_path, "--deep-part", "3").returncode != 0
+    done = run_suite(tmp_path, "--deep-part", "3", "-n", "0")
+    assert done.returncode == 0
+    assert done.stdout.rstrip().endswith("(they are the first the next time):\n  test_x.py::test_3")
     done = run_suite(tmp_path, "--deep-part", "-v", "-n", "0")
     assert done.returncode != 0
     assert "and first 1 of earlier runs" in done.stdout
     assert "::test_3 FAILED" in done.stdout
     (tmp_path / "test_x.py").write_text(DEEP.replace("3 != 3", "3 != 4"))
     assert run_suite(tmp_path, "--deep-part", "4").returncode == 0
-    assert json.loads((tmp_path / "state" / "deep.json").read_bytes())["first"] == []
+    assert json.loads((tmp_path / "state" / "deep.json").read_bytes())["failed"] == []
 
 
 def test_a_test_for_which_there_is_no_time_is_kept_for_the_next_run(tmp_path: Path) -> None:

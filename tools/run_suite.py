@@ -8,7 +8,9 @@ that does nothing else. A test that fails again fails the suite. A test that pas
 as unstable and should be fixed. More failures, a collection error or an interruption fail at once.
 
 ``--deep-part`` runs one of ``PARTS`` parts of the tests marked ``deep``, and first those that
-failed the last time, or for which there was no time. Which part is the next one is kept in
+failed the last time, or for which there was no time. A part runs every tenth time, so its failure
+is seldom that of the newest commits: it is reported, and fails the run if the test fails again the
+next time. Which part is the next one is kept in
 ``STATE``, outside of the checkout: as many runs as there are parts run all of them. On a new
 machine the number of commits decides. Tests that may take longer than ten minutes are run by
 ``make test-all`` only.
@@ -39,8 +41,9 @@ class DeepTests(TypedDict):
 
     oldest_first: list[int]
     """The parts that ran, the newest last."""
-    first: list[str]
-    """Tests that failed, or for which there was no time."""
+    failed: list[str]
+    late: list[str]
+    """Tests for which there was no time."""
 
 
 def pytest(*arguments: str) -> int:
@@ -71,9 +74,11 @@ def run(arguments: list[str]) -> int:
 def earlier_runs() -> DeepTests:
     try:
         kept = json.loads(STATE.read_bytes())
-        return DeepTests(oldest_first=kept["oldest_first"], first=kept["first"])
+        return DeepTests(
+            oldest_first=kept["oldest_first"], failed=kept["failed"], late=kept["late"]
+        )
     except (OSError, ValueError, KeyError, TypeError):
-        return DeepTests(oldest_first=[], first=[])
+        return DeepTests(oldest_first=[], failed=[], late=[])
 
 
 def next_part(oldest_first: list[int], commits: int) -> int:
@@ -92,20 +97,21 @@ def run_deep_part(arguments: list[str], part: int | None) -> int:
     earlier = earlier_runs()
     if part is None:
         part = next_part(earlier["oldest_first"], number_of_commits())
-    first = [f"--also={test}" for test in earlier["first"]]
+    first = [f"--also={test}" for test in (*earlier["failed"], *earlier["late"])]
     print(f"Part {part} of 0 to {PARTS - 1} of the deep tests,", end=" ")
     print(f"and first {len(first)} of earlier runs.", flush=True)
     NO_TIME.unlink(missing_ok=True)
     part_of = ["-m", "deep", f"--part={part}/{PARTS}", f"--within={PART_SECONDS}"]
     code = run([*part_of, *first, *arguments])
+    failed = failed_tests()
     parts = [old for old in earlier["oldest_first"] if old != part]
+    kept = DeepTests(oldest_first=[*parts, part], failed=failed, late=tests_in(NO_TIME))
     STATE.parent.mkdir(parents=True, exist_ok=True)
-    STATE.write_text(
-        json.dumps(
-            DeepTests(oldest_first=[*parts, part], first=[*failed_tests(), *tests_in(NO_TIME)])
-        )
-    )
-    return 0 if code == NO_TESTS else code
+    STATE.write_text(json.dumps(kept))
+    if code != SOME_TESTS_FAILED or not failed:
+        return 0 if code == NO_TESTS else code
+    print("DEEP TESTS THAT FAILED (they are the first the next time):", *failed, sep="\n  ")
+    return SOME_TESTS_FAILED if {*failed} & {*earlier["failed"]} else 0
 
 
 def main(arguments: list[str]) -> int:
