@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from itertools import product
 
 from msgspec.structs import replace
 
@@ -291,7 +292,9 @@ def _enforced_headless(
 
 def _fences(root: str = "") -> Iterable[str]:
     """Patterns for the protected names, at any depth below ``root``."""
-    for name in NAMES:
+    # OpenCode compares case, and a file system may not: what git obeys is named in every case.
+    in_every_case = ("." + "".join(letters) for letters in product("gG", "iI", "tT"))
+    for name in (*NAMES, *in_every_case):
         for place in (name, f"*/{name}"):
             yield from (f"{root}{place}", f"{root}{place}/*")
 
