@@ -426,7 +426,7 @@ def test_allow_rules_that_cannot_be_expressed_are_denied_and_named(rule: str) ->
     assert runs(policy, "ls") == "allow"
     pattern = rule.removeprefix("allow ")
     assert report(policy)["shell"] == f"deny (native) · {pattern}: not offered · ls: allow (native)"
-    assert any(f"cannot express, and so deny: {rule}" in note for note in compiled(policy).notes)
+    assert any(f"have no place for it: {rule}" in note for note in compiled(policy).notes)
 
 
 def report(policy: Policy) -> dict[str, str]:
@@ -508,6 +508,13 @@ def test_the_persistent_cli_never_does_what_the_policy_does_not_allow_without_as
         assert decision == "deny" or (tool == "run_shell_command" and policy.shell_rules)
     if decision == "allow":
         assert verdict == "allow"
+
+
+def test_an_allow_rule_does_not_offer_a_shell_that_the_list_of_tools_leaves_out() -> None:
+    policy = Policy(allow_tools=("list_background_processes",), shell_rules=("allow ls",))
+    assert engine(rules_of(policy), "run_shell_command", {"command": "ls"}) == "deny"
+    assert "run_shell_command" not in compiled(policy).tools
+    assert any("no place for it: allow ls" in note for note in compiled(policy).notes)
 
 
 @no_deadline

@@ -149,7 +149,7 @@ def controls(grants: Grants, run: RunOptions) -> AgentControls:
         return {POLICY_FILE: "\n\n".join((*rules.blocks, *paths.blocks, *last.blocks)) + "\n"}
 
     missing = ", ".join(f"allow {each.subject}" for each in left_out)
-    note = f"the CLI's rules cannot express, and so deny: {missing}"
+    note = f"denied, as the CLI's rules or the list of tools have no place for it: {missing}"
     return AgentControls(
         enforced={
             "write": Enforced(note=f"the CLI itself refuses {BUILD_FILES}"),
@@ -250,11 +250,15 @@ def _denied(grants: Grants, run: RunOptions) -> _Rules:
 
 
 def _add_shell_rules(grants: Grants, rules: _Rules) -> tuple[GrantException, ...]:
-    """Returns the allow rules that the headless CLI's rules cannot express: what they allow is
-    denied."""
+    """Returns the allow rules that have no effect: those that the headless CLI's rules cannot
+    express, and all if the list of tools does not have the shell. What they allow is denied."""
     if len(grants.rules) > _MOST_RULES:
         raise PolicyError(f"more than {_MOST_RULES} shell rules for one policy")
     left_out: list[GrantException] = []
+    if not _lists_shell(grants):
+        # The list has another tool of the shell, such as list_background_processes.
+        rules_left = (r for r in grants.rules if r.verdict == "allow")
+        return tuple(GrantException("rule", r.pattern, "allow") for r in rules_left)
     for number, rule in enumerate(grants.rules):
         denies = rule.verdict == "deny"
         regexes = _denying(rule.pattern) if denies else _allowing(rule.pattern)
@@ -268,6 +272,10 @@ def _add_shell_rules(grants: Grants, rules: _Rules) -> tuple[GrantException, ...
         for regex in regexes:
             rules.add("run_shell_command", rule.verdict, _RULES - number, pattern=regex)
     return tuple(left_out)
+
+
+def _lists_shell(grants: Grants) -> bool:
+    return grants.listed is None or "run_shell_command" in grants.listed
 
 
 def _is_taken(regex: str) -> bool:
@@ -317,7 +325,7 @@ _UNLISTED = frozenset((*HARMLESS, "read_many_files", "enter_plan_mode"))
 
 def _offered(grants: Grants, *, asks: bool) -> tuple[str, ...]:
     tools, _ = _granted(grants, asks=asks)
-    has_shell = any(rule.verdict == "allow" for rule in grants.rules)
+    has_shell = _lists_shell(grants) and any(rule.verdict == "allow" for rule in grants.rules)
     names = (*tools, *(("run_shell_command",) if has_shell else ()))
     hidden = _UNLISTED | {*grants.denied, *(() if grants.is_plan else ("exit_plan_mode",))}
     return tuple(sorted({*names} - hidden))
@@ -348,7 +356,7 @@ def _add_questions(grants: Grants, run: RunOptions, rules: _Rules) -> set[str]:
     elif not grants.is_unlimited:
         tools |= {name: True for name in WRITE if name in tools}
     shell = "run_shell_command"
-    if grants.rules:
+    if grants.rules and _lists_shell(grants):
         tools[shell] = True
     asked = {name for name, asks in tools.items() if asks}
     if shell in tools:
