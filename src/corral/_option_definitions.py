@@ -179,21 +179,12 @@ DEFINITIONS = (
     ),
     Definition(
         "probe",
-        "Before the first real call, run a program that was not tested with a scripted model.",
+        "Run an untested program with a scripted model first; trust ignores what that found out.",
         "Agent",
         ("--probe",),
-        choices=("never", "once", "require"),
+        choices=("never", "once", "require", "trust"),
         default="once",
         traits=("every_agent", "every_command"),
-    ),
-    Definition(
-        "trust_version",
-        "Use the agent's program whatever its version, and whatever a probe found out.",
-        "Agent",
-        ("--trust-version",),
-        kind="on",
-        default="off",
-        traits=("every_agent", "every_command", "one_agent"),
     ),
     Definition(
         "pass_env",

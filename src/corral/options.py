@@ -38,7 +38,7 @@ PermissionMode = Literal["auto", "deny", "prompt"]
 Via = Literal["file", "editor", "terminal"]
 NotifyOn = Literal["all", "person", "end"]
 OnBudget = Literal["stop", "pause"]
-ProbeMode = Literal["never", "once", "require"]
+ProbeMode = Literal["never", "once", "require", "trust"]
 SandboxMode = Literal["needed", "off", "auto", "require", "agent"]
 SANDBOX_MODES: tuple[SandboxMode, ...] = ("needed", "off", "auto", "require", "agent")
 
@@ -122,10 +122,8 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     program: str | None = None
     probe: ProbeMode = "once"
     """A program that was not tested with corral: ``once`` runs it with a scripted model before its
-    first real call, ``require`` uses it only if that was done before, ``never`` uses it as it
-    is."""
-    trust_version: bool = False
-    """Use the agent's program whatever its version is, and whatever a probe found out."""
+    first real call, ``require`` uses it only if that was done before, ``never`` makes no probe, and
+    ``trust`` uses it whatever a probe found out."""
     strict: bool = True
     track_files: bool = True
     allow_file_reads: bool = False

@@ -148,9 +148,7 @@ class AgentKwargs(TypedDict, total=False):
     program: str | os.PathLike[str] | None
     """The agent's program."""
     probe: ProbeMode
-    """Before the first real call, run a program that was not tested with a scripted model."""
-    trust_version: bool
-    """Use the agent's program whatever its version, and whatever a probe found out."""
+    """Run an untested program with a scripted model first; trust ignores what that found out."""
     strict: bool
     """Refuse a policy that the agent cannot enforce."""
     track_files: bool

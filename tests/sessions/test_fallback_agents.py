@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 from secrets import token_hex
+from typing import Literal
 
 import pytest
 from support.builtin_agent import BuiltinAgent, model_env, run_command
@@ -18,7 +19,7 @@ import corral
 from corral import errors, pipelines
 from corral._agents import registry
 from corral._sessions import store
-from corral._sessions.fallback import WORK_CONTINUES
+from corral._sessions.fallback import WORK_CONTINUES, options_for
 from corral.events import Done, Event, Init
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
@@ -149,13 +150,22 @@ async def test_the_first_agent_has_ended_when_the_next_one_begins(
         on_event=on_event,
         on_limit="fallback:openai:gpt-5",
         program=str(program),
-        trust_version=True,
+        probe="trust",
         strict=False,
         env=own_key("GEMINI"),
         cwd=ours.workspace,
     )
     assert (result.status, result.agent) == ("success", "corral"), result.error
     assert running == [1, 0]
+
+
+@pytest.mark.parametrize(("probe", "passed_on"), [("trust", None), ("require", "require")])
+async def test_trust_is_for_the_program_of_the_first_agent_only(
+    workspace: Path, probe: Literal["trust", "require"], passed_on: str | None
+) -> None:
+    env = own_key("GEMINI")
+    async with corral.session(FIRST_MODEL, cwd=workspace, probe=probe, env=env) as session:
+        assert options_for("gemini-cli", (), session).get("probe") == passed_on
 
 
 async def test_a_session_has_one_agent(ours: BuiltinAgent) -> None:

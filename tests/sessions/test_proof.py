@@ -98,7 +98,7 @@ def test_the_environment_sets_the_option_and_the_caller_wins(
     assert prepared(workspace, probe="once").proof.needs_probe
     monkeypatch.setenv("CORRAL_PROBE", "sometimes")
     with pytest.raises(
-        errors.ConfigError, match="CORRAL_PROBE must be one of never, once, require"
+        errors.ConfigError, match="CORRAL_PROBE must be one of never, once, require, trust"
     ):
         prepared(workspace)
 
@@ -113,7 +113,7 @@ def test_a_program_that_did_not_pass_is_refused_with_its_version_and_the_command
     assert "the answer arrives complete: it ends: ''" in raised.value.message
     assert "corral agents install gemini" in (raised.value.hint or "")
     assert raised.value.agent_version == "0.61.0"
-    assert prepared(workspace, trust_version=True).proof.proof == "trusted"
+    assert prepared(workspace, probe="trust").proof.proof == "trusted"
 
 
 def test_a_row_that_the_program_does_not_enforce_is_refused(workspace: Path) -> None:
@@ -138,7 +138,7 @@ async def test_a_row_that_the_program_does_not_enforce_is_left_to_the_sandbox(
     assert result.sandbox == "bubblewrap"
     assert result.sandbox_reason == "gemini-cli alone cannot enforce write=deny"
     assert not (workspace / "made.txt").exists()
-    options["trust_version"] = True
+    options["probe"] = "trust"
     alone = await corral.run(AGENT, script, **options)
     assert (alone.ok, alone.sandbox) == (True, None)
     assert (workspace / "made.txt").exists()
@@ -190,6 +190,6 @@ async def test_the_result_says_what_is_known(workspace: Path) -> None:
     options = scripted_options(workspace)
     result = await corral.run(AGENT, GOOD_RUN, **options)
     assert result.proof == "probed"
-    options["trust_version"] = True
+    options["probe"] = "trust"
     trusted = await corral.run(AGENT, GOOD_RUN, **options)
     assert trusted.proof == "trusted"

@@ -252,7 +252,9 @@ def test_an_invalid_value_says_where_it_is_written(monkeypatch: pytest.MonkeyPat
         RunOptions.build("gemini-cli", {"timeout": "late"}, load("gemini-cli"))
     assert RunOptions.build("gemini-cli", {"timeout": 3}, load("gemini-cli")).timeout == 3
     monkeypatch.setenv("CORRAL_PROBE", "maybe")
-    with pytest.raises(ConfigError, match=r"^CORRAL_PROBE must be one of never, once, require"):
+    with pytest.raises(
+        ConfigError, match=r"^CORRAL_PROBE must be one of never, once, require, trust"
+    ):
         load("gemini-cli")
 
 

@@ -70,7 +70,7 @@ async def test_a_home_that_cannot_be_written_is_an_error_before_anything_is_prob
     with pytest.raises(errors.StorageFailed, match="cannot be stored") as raised:
         async with proofs.locked(AGENT, "abc"):
             pass
-    assert "--trust-version" in (raised.value.hint or "")
+    assert "--probe trust" in (raised.value.hint or "")
     with pytest.raises(errors.StorageFailed):
         proofs.write(AGENT, VERDICT)
 

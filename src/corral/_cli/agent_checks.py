@@ -157,7 +157,7 @@ async def _probe(agent: AgentSpec) -> list[DoctorCheck]:
                 policy=Policy.edits(),
                 model=probe.model,
                 env=probe.env(server.url, "doctor-needs-no-key"),
-                trust_version=True,
+                probe="trust",
                 keep=False,
                 timeout=120,
             )
@@ -299,7 +299,7 @@ async def fill_compile_cache(agent: AgentSpec, found: programs.FoundProgram) -> 
                         mcp_servers=(),
                         model=probe.model,
                         env=probe.env(server.url, "no-key-is-needed"),
-                        trust_version=True,
+                        probe="trust",
                         keep=False,
                         timeout=600,
                     )

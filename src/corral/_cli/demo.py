@@ -177,7 +177,7 @@ async def demonstrate(
                 policy=Policy.edits(),
                 program=program,
                 env={"GOOGLE_GEMINI_BASE_URL": model.url, "GEMINI_API_KEY": "no-key-is-needed"},
-                trust_version=True,
+                probe="trust",
                 keep=False,
                 on_event=on_event,
             )

@@ -68,7 +68,7 @@ async def run_in_agents(first: Session, prompt: Given, work: Work) -> Result:
             if result.error is None or result.error.code not in LIMITS:
                 break
             left = max(1.0, run.timeout - (result.duration - result.waited))
-            options = {**_options_for(name, names[at:], first), "timeout": left}
+            options = {**options_for(name, names[at:], first), "timeout": left}
             following = session.successor(name, options)
             text = first.full_prompt(prompt)
             if following.source is not None:
@@ -87,11 +87,13 @@ async def run_in_agents(first: Session, prompt: Given, work: Work) -> Result:
         return result
 
 
-def _options_for(name: str, others: Sequence[str], first: Session) -> dict[str, object]:
+def options_for(name: str, others: Sequence[str], first: Session) -> dict[str, object]:
     """The options of a part with this agent, after which ``others`` may continue. An option that it
     does not have is an error of its session; without ``strict`` it is left out."""
     prepared = first.prepared
     options = {key: value for key, value in first.options.items() if key not in OF_ONE_AGENT}
+    if options.get("probe") == "trust":  # the caller trusts the program of the first agent
+        del options["probe"]
     if not prepared.run.strict:
         supported = config.find_agent(name).supports | COMMON | {*SPELLINGS}
         options = {key: value for key, value in options.items() if key in supported}
@@ -101,7 +103,7 @@ def _options_for(name: str, others: Sequence[str], first: Session) -> dict[str, 
 
 def _check(first: Session, name: str) -> None:
     """Check an agent as if it were started now. Raises ``CorralError``."""
-    session = first.successor(name, _options_for(name, (), first))
+    session = first.successor(name, options_for(name, (), first))
     try:
         prepared = session.check()
         agent, run = prepared.agent, prepared.run

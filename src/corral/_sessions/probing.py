@@ -110,6 +110,6 @@ def _not_made(agent: AgentSpec, program: FoundProgram, why: str) -> NotProven:
         f"{agent.title} {program.version or ''} at {program.path} was not tested with corral, and"
         f" could not be probed: {why}",
         hint=f"Use the tested version: {programs.install_command(agent)}   (`corral agents probe"
-        f" {agent.name}` tries again, if this machine was busy; or --trust-version)",
+        f" {agent.name}` tries again, if this machine was busy; or --probe trust)",
         agent_version=program.version,
     )

@@ -6,7 +6,7 @@ Theory of operation
 answers, in this order:
 
 - no answer, if there is no program: the built-in agent, a person, a replay;
-- ``trusted``: the caller says so (``trust_version``);
+- ``trusted``: the caller says so (``probe="trust"``);
 - ``untested``: the agent has no description of how its model is scripted, as a user's own command;
   no probe is possible, and the program is used as it is;
 - ``tested``: corral installed this program, or its files have a digest of ``Package.digests``;
@@ -49,7 +49,7 @@ def find_proof(agent: AgentSpec, run: RunOptions, program: FoundProgram) -> Prog
     cannot be read."""
     if run.replay is not None or isinstance(agent.transport, InProcess) or not agent.programs:
         return ProgramProof()
-    if run.trust_version:
+    if run.probe == "trust":
         return ProgramProof("trusted")
     if not can_probe(agent):
         return ProgramProof("untested")
@@ -122,7 +122,7 @@ def not_passed(agent: AgentSpec, verdict: Verdict) -> NotProven:
         f"{agent.title} {verdict.version or ''} at {verdict.program} did not pass the probe with a"
         f" scripted model: {'; '.join(broken[:_SHOWN])}{more}",
         hint=f"Use the tested version: {programs.install_command(agent)}   (`corral agents probe"
-        f" {agent.name}` probes this one again; --trust-version uses it all the same)",
+        f" {agent.name}` probes this one again; --probe trust uses it all the same)",
         agent_version=verdict.version,
     )
 

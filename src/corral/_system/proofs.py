@@ -103,5 +103,5 @@ def _cannot_store(path: Path, error: OSError) -> StorageFailed:
     return StorageFailed(
         f"the verdict of a probe cannot be stored: {path}: {error.strerror}",
         hint="Set CORRAL_HOME to a folder that can be written, or use the program as it is:"
-        " --trust-version (trust_version=True).",
+        " --probe trust (probe='trust').",
     )

@@ -154,7 +154,7 @@ class FileMethodAttack(NamedTuple):
             "keep": False,
             "sandbox": "off",  # the methods run in corral, not in the program
             "program": str(self._program(arena, attempts, results)),
-            "trust_version": True,  # it could not pass a probe
+            "probe": "trust",  # it could not pass a probe
             "env": self.subject.probe.env(arena.url, arena.key),
         }
         if self._can_offer:

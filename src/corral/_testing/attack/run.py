@@ -234,7 +234,7 @@ class _PolicyAttack:
             "policy": self._setting.policy,
             "timeout": 240,
             "keep": False,
-            "trust_version": True,
+            "probe": "trust",
             **options,
             "env": {
                 **options.get("env", {}),

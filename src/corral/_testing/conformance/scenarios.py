@@ -87,7 +87,7 @@ class Stage:
             "model": probe.model,
             "timeout": 120,
             "keep": False,
-            "trust_version": True,
+            "probe": "trust",
             **self.options,
             **options,
             "env": {**self.options.get("env", {}), **env},
