@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
 import zlib
 from collections.abc import Generator, Iterator
@@ -163,6 +164,8 @@ def pytest_configure(config: pytest.Config) -> None:
     with capture.global_and_fixture_disabled():
         config.stash[STDERR] = os.dup(2)
     os.environ["CORRAL_PROBE"] = "never"  # also for what is made once for all tests
+    # `python3` of the scripted programs: a version manager would start a shell before each.
+    os.environ["PATH"] = f"{Path(sys.executable).resolve().parent}{os.pathsep}{os.environ['PATH']}"
     gc.disable()  # until the tests are collected: they are many objects, and none is garbage
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for agent in registry.all_agents():

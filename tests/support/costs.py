@@ -1,10 +1,11 @@
 """What each test costs in CPU seconds: the measurement behind the mark ``deep``.
 
 The cost of a test is the CPU time of its process and of the children that the process waited for,
-from its setup to its teardown. Fixtures that several tests share belong to none of them.
-``make test`` has no test that costs over ``LIMIT`` but those with the mark ``spine``. It prints the
-dearest ones, and fails if one without a mark needs twice the limit: on a machine that did other
-work meanwhile, where a test costs more than it should, that is only printed.
+from its setup to its teardown, with the commands that the fork server starts. Fixtures that
+several tests share belong to none of them. ``make test`` has no test that costs over ``LIMIT`` but
+those with the mark ``spine``. It prints the dearest ones, and fails if one without a mark needs
+twice the limit: on a machine that did other work meanwhile, where a test costs more than it should,
+that is only printed.
 """
 
 from __future__ import annotations
@@ -24,10 +25,28 @@ BUSY = 0.15
 """The share of the machine's CPU time that other work may have, so that the machine is quiet."""
 
 
+_before: dict[int, float] = {}
+"""Process that starts others for the tests, and is no child → what it had used at its start."""
+
+
+def count_also(pid: int) -> None:
+    _before[pid] = cpu_seconds_of(pid)
+
+
 def cpu_seconds() -> float:
-    """Of this process, and of its children that have ended."""
+    """Of this process and of those of ``count_also``, and of their children that have ended."""
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    here = times.user + times.system + times.children_user + times.children_system
+    return here + sum(cpu_seconds_of(pid) - before for pid, before in _before.items())
+
+
+def cpu_seconds_of(pid: int) -> float:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0.0  # it has ended
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def machine_seconds() -> float:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from support import costs
+
 from corral._engine import service
 from corral._engine.payloads import PipelineOutput, RunConfig, RunInput, RunWorktree
 from corral._pipelines import loader
@@ -47,15 +49,19 @@ class ForkServer:
         os.close(orders)
         os.close(answers)
         self._one_at_a_time = threading.Lock()
+        costs.count_also(self._answer())
 
     def request(self, **order: Any) -> int:
         with self._one_at_a_time:
             os.write(self._orders, (json.dumps(order) + "\n").encode())
-            reply = b""
-            while not reply.endswith(b"\n"):
-                read = os.read(self._answers, 4096)
-                assert read, "the fork server died"
-                reply += read
+            return self._answer()
+
+    def _answer(self) -> int:
+        reply = b""
+        while not reply.endswith(b"\n"):
+            read = os.read(self._answers, 4096)
+            assert read, "the fork server died"
+            reply += read
         answer = json.loads(reply)
         assert isinstance(answer, int)
         return answer

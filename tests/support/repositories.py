@@ -9,7 +9,8 @@ import pytest
 
 
 def git(folder: Path, *arguments: str) -> str:
-    identity = ("-c", "user.name=t", "-c", "user.email=t@localhost")
+    settings = ("user.name=t", "user.email=t@localhost", "maintenance.auto=false")
+    identity = [word for setting in settings for word in ("-c", setting)]
     done = subprocess.run(
         ["git", *identity, "-C", str(folder), *arguments],
         capture_output=True,

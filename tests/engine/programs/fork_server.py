@@ -27,7 +27,7 @@ import sqlalchemy.dialects.postgresql.psycopg  # pyright: ignore[reportUnusedImp
 import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 import corral
-from corral._cli.main import main as corral_main
+from corral._cli.entry import main as corral_main
 from corral._engine import process_engine, service, workflow_runs
 from corral._engine.continue_run import continue_run
 from corral._engine.dbos import adapter
@@ -97,6 +97,7 @@ def main() -> None:
         os._exit(0)  # not a child of the tests: some count their children
     preload()
     gc.freeze()  # what was imported stays out of the garbage collections of the children
+    print(os.getpid(), flush=True)
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "reap":
