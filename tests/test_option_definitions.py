@@ -19,7 +19,7 @@ from support.option_docs import with_docstrings, with_tables
 import corral
 from corral._cli import batch, chat, compare, main
 from corral._cli import run as run_command
-from corral._cli.command_types import SECTIONS
+from corral._cli.command_types import ALL_OPTIONS, SECTIONS
 from corral._cli.options import EVERYWHERE, PolicyFlags, help_text, read_options
 from corral._cli.pipeline import run as pipeline_run
 from corral._core import durations
@@ -187,6 +187,7 @@ def test_the_same_flag_means_the_same_in_every_command(name: str) -> None:
 def test_help_has_the_text_of_each_option_below_its_section(name: str) -> None:
     command = COMMANDS[name]
     wide = click.Context(command, info_name=name, max_content_width=9_999, terminal_width=9_999)
+    wide.meta[ALL_OPTIONS] = True
     shown = wide.get_help()
     sections: dict[str, str] = {}
     for part in re.split(r"\n(?=[A-Z][a-z]+:\n)", shown)[1:]:

@@ -23,6 +23,7 @@ Kind: TypeAlias = Literal[
 ``on``: the flag sets True. ``switch``: one flag sets True, another one False."""
 
 Trait: TypeAlias = Literal[
+    "common",
     "every_agent",
     "acp",
     "prompt",
@@ -34,6 +35,7 @@ Trait: TypeAlias = Literal[
     "untrusted",
 ]
 """
+- ``common``: ``--help`` shows it; ``--help-all`` also shows the others.
 - ``every_agent``: corral does it, for any agent. What an agent has besides is in its ``AgentSpec``.
 - ``acp``: corral does it for any agent that speaks the Agent Client Protocol.
 - ``prompt``: one prompt of a session may choose it.
@@ -131,7 +133,7 @@ DEFINITIONS = (
         ("-m", "--model"),
         "NAME",
         default="the agent's own",
-        traits=("every_agent", "prompt", "every_command", "one_agent"),
+        traits=("common", "every_agent", "prompt", "every_command", "one_agent"),
     ),
     Definition(
         "cwd",
@@ -141,7 +143,7 @@ DEFINITIONS = (
         "DIR",
         "path",
         default="here",
-        traits=("every_agent", "pool_prompt", "every_command"),
+        traits=("common", "every_agent", "pool_prompt", "every_command"),
     ),
     Definition(
         "include_directories",
@@ -283,7 +285,7 @@ DEFINITIONS = (
         ("--sandbox",),
         choices=("needed", "off", "auto", "require", "agent"),
         default="needed",
-        traits=("every_agent", "node", "every_command"),
+        traits=("common", "every_agent", "node", "every_command"),
     ),
     Definition(
         "hidden",
@@ -342,7 +344,15 @@ DEFINITIONS = (
         "TIME",
         "duration",
         default="10m",
-        traits=("every_agent", "prompt", "pool_prompt", "node", "every_command", "untrusted"),
+        traits=(
+            "common",
+            "every_agent",
+            "prompt",
+            "pool_prompt",
+            "node",
+            "every_command",
+            "untrusted",
+        ),
     ),
     Definition(
         "idle_timeout",
@@ -414,7 +424,7 @@ DEFINITIONS = (
         ("--max-cost",),
         "USD",
         "amount",
-        traits=("every_agent", "node", "every_command", "one_agent"),
+        traits=("common", "every_agent", "node", "every_command", "one_agent"),
     ),
     Definition(
         "max_total_tokens",
@@ -487,7 +497,7 @@ DEFINITIONS = (
         "Session",
         ("--resume",),
         "ID",
-        traits=("acp", "one_agent", "one_run"),
+        traits=("common", "acp", "one_agent", "one_run"),
     ),
     Definition(
         "fork",
@@ -553,7 +563,7 @@ DEFINITIONS = (
         ("--verify",),
         "CMD",
         "texts",
-        traits=("every_agent", "node"),
+        traits=("common", "every_agent", "node"),
     ),
     Definition(
         "verify_from",

@@ -1,4 +1,4 @@
-"""``corral completion`` and ``corral help``."""
+"""``corral completion``."""
 
 from __future__ import annotations
 
@@ -81,19 +81,10 @@ def test_a_broken_configuration_offers_nothing_and_prints_no_error(
     assert completed("corral", "run", "--agent", "g", cwd=workspace) == []
 
 
-def test_help_shows_the_help_of_a_command(workspace: Path) -> None:
-    shown = corral("help", "sessions", "list", cwd=workspace)
-    asked = corral("sessions", "list", "--help", cwd=workspace)
-    assert shown.stdout == asked.stdout
-    assert corral("help", cwd=workspace).stdout == corral("--help", cwd=workspace).stdout
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         (("rnu",), "no command is called 'rnu'\n  Did you mean 'run'?"),
-        (("help", "sesions"), "no command is called 'sesions'\n  Did you mean 'sessions'?"),
-        (("help", "run", "x"), "'corral run' has no commands"),
         (("zzzz",), "no command is called 'zzzz'\n  For a prompt: corral run"),
     ],
 )

@@ -142,7 +142,7 @@ MISTAKES = [
     ("batches run x", 2, "no command is called 'run'", "Write corral batch TASKS."),
     ("batch list", 2, "no file of tasks is called 'list'", "corral batches list?"),
     ("completion", 2, "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish", "See:"),
-    ("help absent", 2, "no command is called 'absent'", "See: corral --help"),
+    ("help run", 2, "no command is called 'help'", "Write corral --help, or corral COMMAND --help"),
     # Options of other programs.
     ("run -p hi", 2, "no such option '-p'", 'Write corral run "PROMPT".'),
     ("run --prompt hi", 2, "no such option '--prompt'", 'Write corral run "PROMPT".'),

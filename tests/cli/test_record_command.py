@@ -1,4 +1,4 @@
-"""``corral record run``, ``corral record play``, and a run with either."""
+"""``corral fake record``, ``corral fake play``, and a run with either."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ def test_a_program_is_recorded_and_replayed(workspace: Path) -> None:
     orders = "init\ntext hello\nstderr oh\nexit 3"
     words = ("--flag", "-o", "value")
     then = corral(
-        "record", "run", "-o", "t.ndjson", "--", str(PROGRAM), *words, cwd=workspace, stdin=orders
+        "fake", "record", "-o", "t.ndjson", "--", str(PROGRAM), *words, cwd=workspace, stdin=orders
     )
     assert (then.returncode, then.stderr) == (3, "oh\n")
-    now = corral("record", "play", "t.ndjson", "--", *words, cwd=workspace, stdin=orders)
+    now = corral("fake", "play", "t.ndjson", "--", *words, cwd=workspace, stdin=orders)
     assert (now.returncode, now.stdout, now.stderr) == (3, then.stdout, "oh\n")
-    other = corral("record", "play", "t.ndjson", "--", *words, cwd=workspace, stdin="init")
+    other = corral("fake", "play", "t.ndjson", "--", *words, cwd=workspace, stdin="init")
     assert other.returncode == 90
     assert other.stderr.startswith(
-        "corral record play: this request is not the one recorded in t.ndjson\n--- recorded"
+        "corral fake play: this request is not the one recorded in t.ndjson\n--- recorded"
     )
 
 
 def test_the_recording_starts_with_a_header(workspace: Path) -> None:
     program = str(PROGRAM)
     corral(
+        "fake",
         "record",
-        "run",
         "-o",
         "t",
         "--agent",
@@ -79,13 +79,13 @@ def test_the_recording_starts_with_a_header(workspace: Path) -> None:
     ("words", "code", "message"),
     [
         (
-            ("record", "run", "-o", "t", "--", "/no/such/program"),
+            ("fake", "record", "-o", "t", "--", "/no/such/program"),
             12,
             "/no/such/program was not found",
         ),
-        (("record", "run", "--", "true"), 2, "missing option '-o'"),
-        (("record", "run", "-o", "t"), 2, "missing argument"),
-        (("record", "play", "no-such-file"), 90, "the recording cannot be read: no-such-file"),
+        (("fake", "record", "--", "true"), 2, "missing option '-o'"),
+        (("fake", "record", "-o", "t"), 2, "missing argument"),
+        (("fake", "play", "no-such-file"), 90, "the recording cannot be read: no-such-file"),
         (("run", "--replay", "no-such-file", "x"), 2, "the recording cannot be read"),
     ],
 )

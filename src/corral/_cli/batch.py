@@ -95,6 +95,7 @@ class BatchFlags(PolicyFlags, RunKwargs):
     "Prompt",
     "--files GLOB...",
     "Instead of TASKS: a task for each file, with {{path}} and {{content}}.",
+    is_rare=True,
 )
 @option(
     "Prompt",
@@ -112,23 +113,31 @@ class BatchFlags(PolicyFlags, RunKwargs):
 @REQUIRE
 @option("Execution", "--name NAME", "The name of the batch.  [default: from the files]")
 @count_option("-n --concurrency", "Number of concurrent tasks.", 4)
-@count_option("--attempts", "Attempts at a task that fails temporarily: network, rate limits.", 3)
+@count_option(
+    "--attempts",
+    "Attempts at a task that fails temporarily: network, rate limits.",
+    3,
+    is_rare=True,
+)
 @task_limit_options("each task")
-@option("Execution", "--retry-failed", "Repeat the tasks that failed.")
+@option("Execution", "--retry-failed", "Repeat the tasks that failed.", is_rare=True)
 @option(
     "Execution",
     "--accept-changed",
     "If tasks or prompt have changed: run what is changed or new, keep the rest.",
+    is_rare=True,
 )
 @option(
     "Execution",
     "--worktree",
     "Run each task in its own git worktree at HEAD; its work becomes the branch corral/NAME/TASK.",
 )
-@option("Execution", "--patch", "With --worktree: also put the patch into the result.")
+@option(
+    "Execution", "--patch", "With --worktree: also put the patch into the result.", is_rare=True
+)
 @DB
 @QUEUE
-@option("Execution", "--no-durable", "Run in memory; only --output is stored.")
+@option("Execution", "--no-durable", "Run in memory; only --output is stored.", is_rare=True)
 @option(
     "Output",
     "-o --output FILE",
@@ -140,11 +149,11 @@ class BatchFlags(PolicyFlags, RunKwargs):
     "--schema FILE",
     "A JSON Schema, as a file, - for stdin, or itself; a task without a value that fits it fails.",
 )
-@option("Output", "--in-order", "Results in the order of the tasks.")
+@option("Output", "--in-order", "Results in the order of the tasks.", is_rare=True)
 @option("Output", "--json as_json", "Print the report as JSON, as the last line on stdout.")
 @option("Output", "-q --quiet", "No progress, no report.")
 @FAKE
-@option("Tests", "--simulate", "Simulate the answers: nothing is spent.")
+@option("Tests", "--simulate", "Simulate the answers: nothing is spent.", is_rare=True)
 def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     """Run one prompt for each task of the file TASKS, or for each file of --files.
 

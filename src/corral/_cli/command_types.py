@@ -33,9 +33,13 @@ WIDEST = 28
 class SectionOption(click.Option):
     """An option that knows its section."""
 
-    def __init__(self, *args: Any, section: str, bare: str = "", **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, section: str, bare: str = "", is_rare: bool = False, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+        self.is_rare = is_rare
+        """Only ``--help-all`` shows it."""
         self.bare = bare
         """The value if the flag is given without ``=VALUE``; empty: it needs a value."""
 
@@ -133,12 +137,39 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+ALL_OPTIONS = "corral.all_options"
+"""The key of the context that says that ``--help`` leaves nothing out."""
+
+
+def _show_all_options(context: click.Context, _: click.Parameter, is_given: bool) -> None:
+    if is_given and not context.resilient_parsing:
+        from corral._cli.ui.terminal import echo
+
+        context.meta[ALL_OPTIONS] = True
+        echo(context.get_help())
+        context.exit()
+
+
+HELP_ALL = option(
+    "Other",
+    "--help-all",
+    "Show all options.",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_all_options,
+)
+
+
 class SectionedCommand(click.Command):
-    """A command whose options have sections. It has ``--verbose``, as ``corral`` itself."""
+    """A command whose options have sections. It has ``--verbose``, as ``corral`` itself, and
+    ``--help-all`` if ``--help`` leaves out some of its options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         VERBOSE(self)
+        if any(map(_is_rare, self.params)):
+            HELP_ALL(self)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # click would take the next argument as the value of a flag whose value is optional.
@@ -148,7 +179,11 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {name: [] for name in SECTIONS}
+        left_out = 0
         for each in self.get_params(ctx):
+            if _is_rare(each) and ALL_OPTIONS not in ctx.meta:
+                left_out += 1
+                continue
             shown = each.get_help_record(ctx) if isinstance(each, click.Option) else None
             if shown is not None:
                 section = each.section if isinstance(each, SectionOption) else SECTIONS[-1]
@@ -160,6 +195,13 @@ class SectionedCommand(click.Command):
                 with formatter.section(name):
                     aligned = [(flag.ljust(width), text) for flag, text in shown_rows]
                     formatter.write_dl(aligned, col_max=WIDEST)
+        if left_out:
+            formatter.write_paragraph()
+            formatter.write_text(f"{left_out} more options: {ctx.command_path} --help-all")
+
+
+def _is_rare(parameter: click.Parameter) -> bool:
+    return isinstance(parameter, SectionOption) and parameter.is_rare
 
 
 class SectionedGroup(SectionedCommand, click.Group):
@@ -195,6 +237,8 @@ class LazyGroup(click.Group):
     table: Mapping[str, tuple[str, str]] = {}
     """Name → (module, help text). The command is the module's ``command``; with ``module:name``,
     the attribute ``name``."""
+    sections: Mapping[str, tuple[str, ...]] = {}
+    """The names of commands under their headings in ``--help``; empty: all under *Commands*."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.table)
@@ -215,8 +259,10 @@ class LazyGroup(click.Group):
         return [*(CompletionItem(name, help=text) for name, (_, text) in found), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in self.table.items()])
+        width = max(map(len, self.table))
+        for heading, names in (self.sections or {"Commands": tuple(self.table)}).items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), self.table[name][1]) for name in names])
 
 
 def enable_gc() -> None:

@@ -50,7 +50,9 @@ SHARED = tuple(name for name in EVERYWHERE if name != "program")
 JUDGING = tuple(name for name in VERIFICATION if name not in ("verify", "verify_timeout"))
 """What judges; the verifier of a comparison has options of its own."""
 ID = run_argument("comparison", metavar="ID", completed="comparisons")
-MEMORY = option("Execution", "--no-durable", "Run in this process; results are stored.")
+MEMORY = option(
+    "Execution", "--no-durable", "Run in this process; results are stored.", is_rare=True
+)
 OUTPUT = option(
     "Output", "--output DIR", "At the end, write the results to DIR as a job folder of harbor."
 )
@@ -96,7 +98,7 @@ class Shown(NamedTuple):
     ),
 )
 @click.argument("prompt", required=False, metavar="[PROMPT|TASKS]")
-@option("Prompt", "-f --file FILE", "Read the prompt from this file; - is stdin.")
+@option("Prompt", "-f --file FILE", "Read the prompt from this file; - is stdin.", is_rare=True)
 @AGENTS
 @policy_options
 @run_options(
@@ -123,15 +125,20 @@ class Shown(NamedTuple):
     "Execution",
     "--verify-timeout verifier_timeout DURATION",
     "A limit for the verifier; an attempt that exceeds it has failed.  [default: 10m]",
+    is_rare=True,
 )
 @option(
-    "Execution", "--include-uncommitted", "Agents start with the changes that are not committed."
+    "Execution",
+    "--include-uncommitted",
+    "Agents start with the changes that are not committed.",
+    is_rare=True,
 )
 @option(
     "Execution",
     "--trust-tasks",
     "The tasks are your own: their commands run without a sandbox, with the network"
     " and time that they ask for.",
+    is_rare=True,
 )
 @option(
     "Execution",
@@ -139,7 +146,12 @@ class Shown(NamedTuple):
     "The name of the comparison; the same command continues it.  [default: a new one]",
 )
 @count_option("-n --concurrency", "Number of concurrent attempts.", 4)
-@count_option("--attempts", "Starts of an attempt that fails temporarily: network, rate limits.", 3)
+@count_option(
+    "--attempts",
+    "Starts of an attempt that fails temporarily: network, rate limits.",
+    3,
+    is_rare=True,
+)
 @DB
 @MEMORY
 @OUTPUT

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 RunKind: TypeAlias = Literal["pipeline", "workflow"]
 ContinuationT = TypeVar("ContinuationT", bound="Continuation")
-RUN_DIR = option("Execution", "--run-dir DIR", "The run folder, new or empty.")
+RUN_DIR = option("Execution", "--run-dir DIR", "The run folder, new or empty.", is_rare=True)
 
 
 class FollowFlags(TypedDict):
@@ -123,13 +123,19 @@ def execution_options(part: str) -> Decorator:
                 " or, on each machine, of a clone of this URL or bare repository. The work"
                 " becomes a branch there.",
             ),
-            option("Execution", "--commit REV", "The commit to start from.  [default: HEAD]"),
+            option(
+                "Execution",
+                "--commit REV",
+                "The commit to start from.  [default: HEAD]",
+                is_rare=True,
+            ),
             option(
                 "Execution",
                 "--artifacts URL",
                 "Where the run's artifacts/ are copied: any file system that fsspec supports.",
+                is_rare=True,
             ),
-            option("Execution", "--run-id ID", "The id of the run, a new one."),
+            option("Execution", "--run-id ID", "The id of the run, a new one.", is_rare=True),
             RUN_DIR,
             QUEUE,
             option("Execution", "--no-durable", "Run in memory; cannot be resumed."),

@@ -11,7 +11,7 @@ import warnings
 
 import click
 
-from corral._cli.command_types import VERBOSE, LazyGroup, SectionedGroup, plain_option
+from corral._cli.command_types import VERBOSE, LazyGroup, plain_option
 from corral._cli.ui.terminal import OUTPUT, clean_stderr, echo, print_traceback
 from corral.version import __version__
 
@@ -46,13 +46,24 @@ COMMANDS = {
     "mcp": ("corral._cli.mcp", "Serve agents and pipelines as tools for other agents (MCP)."),
     "prune": ("corral._cli.prune", "Remove sessions, runs, batches and comparisons of long ago."),
     "skill": ("corral._cli.skill", "Teach other agents to use corral: show or install its skill."),
-    "record": ("corral._cli.record", "Record the conversation with a program, and play it back."),
     "config": ("corral._cli.config", "Show and check the configuration."),
     "docs": ("corral._cli.docs", "Show or search the documentation of this version."),
     "completion": ("corral._cli.completion", "Print the completion script for a shell."),
-    "help": ("corral._cli.main:help_command", "Show the help of a command."),
-    "fake": ("corral._cli.fake", "Serve a scripted model, for tests and demos."),
+    "fake": ("corral._cli.fake", "Scripted models and recorded programs, for tests."),
 }
+SECTIONS = {
+    "Start work": (
+        *("run", "chat", "review", "compare", "batch", "pipeline", "workflow", "merge", "worker"),
+    ),
+    "Look at runs": (
+        *("view", "watch", "sessions", "batches", "merges", "replay", "export", "usage", "verify"),
+        *("outputs", "prune"),
+    ),
+    "Agents and models": ("agents", "models", "config", "skill"),
+    "Serve other programs": ("serve", "mcp", "acp"),
+    "Try and test": ("demo", "fake", "docs", "completion"),
+}
+"""The commands in the groups of ``--help``."""
 
 
 def _show_version(context: click.Context, _option: click.Parameter, is_given: bool) -> None:
@@ -104,6 +115,7 @@ def command(config: str | None) -> None:
 
 
 command.table = COMMANDS
+command.sections = SECTIONS
 
 
 def main() -> None:
@@ -196,6 +208,8 @@ def _discard_stdout() -> int:
 SIMILAR = 0.7
 """How similar an option must be to be suggested, from 0 to 1."""
 INSTEAD = {
+    "corral help": "corral --help, or corral COMMAND --help",
+    "corral record": "corral fake record",
     "corral install": "corral agents install NAME",
     "corral doctor": "corral agents doctor",
     "corral login": "corral agents doctor (it says what is missing to sign in)",
@@ -346,23 +360,3 @@ def _extra_argument(ctx: click.Context) -> list[str]:
     if names_agent:
         return [f"The agent is an option: corral run --agent {first} PROMPT."]
     return ["Write the prompt in quotes."]
-
-
-@click.command("help")
-@click.argument("commands", nargs=-1, metavar="[COMMAND]...")
-@click.pass_context
-def help_command(ctx: click.Context, commands: tuple[str, ...]) -> None:
-    """Show the help of a command: corral help sessions list."""
-    shown = ctx.find_root()
-    for name in commands:
-        group = shown.command
-        if not isinstance(group, click.Group):
-            shown.fail(f"{shown.command_path!r} has no commands")
-        _, found, _ = group.resolve_command(shown, [name])
-        if found is None:
-            shown.fail(f"no command is called {name!r}")
-        if isinstance(group, SectionedGroup):  # its own arguments are not those of the subcommand
-            shown = click.Context(found, info_name=f"{shown.info_name} {name}", parent=shown.parent)
-        else:
-            shown = click.Context(found, info_name=name, parent=shown)
-    echo(shown.get_help())

@@ -67,14 +67,15 @@ class MergeFlags(PolicyFlags, RunKwargs):
     "--gate COMMAND...",
     "A command that must succeed before the branch is merged. It is stored with the queue.",
 )
-@option("Execution", "--gate-timeout DURATION", "For each command.", default="30m")
+@option("Execution", "--gate-timeout DURATION", "For each command.", default="30m", is_rare=True)
 @option(
     "Execution",
     "--gate-sandbox",
     "Run the gate in a sandbox without a network.",
     type=click.Choice(("auto", "require")),
+    is_rare=True,
 )
-@option("Execution", "--gate-env NAME...", "A variable that the gate sees.")
+@option("Execution", "--gate-env NAME...", "A variable that the gate sees.", is_rare=True)
 @option(
     "Execution",
     "--wait",

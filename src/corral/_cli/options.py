@@ -49,9 +49,14 @@ NEWEST = plain_option(
 )
 JSON = plain_option("--json as_json", "Print JSON.")
 IMPORT = option(
-    "Execution", "--import modules MODULE...", "Import this module, which registers node types."
+    "Execution",
+    "--import modules MODULE...",
+    "Import this module, which registers node types.",
+    is_rare=True,
 )
-QUEUE = option("Execution", "--queue NAME", "Let the workers of this queue do the work.")
+QUEUE = option(
+    "Execution", "--queue NAME", "Let the workers of this queue do the work.", is_rare=True
+)
 
 
 def check_output_flags(*, as_json: bool, quiet: bool) -> None:
@@ -60,9 +65,10 @@ def check_output_flags(*, as_json: bool, quiet: bool) -> None:
         raise ConfigError("--json and --quiet are both given")
 
 
-def count_option(names: str, help: str, default: int) -> Decorator:
+def count_option(names: str, help: str, default: int, **settings: Any) -> Decorator:
     """An option of the section *Execution* that is an integer of at least 1."""
-    return option("Execution", f"{names} N", help, type=click.IntRange(1), default=default)
+    number = click.IntRange(1)
+    return option("Execution", f"{names} N", help, type=number, default=default, **settings)
 
 
 def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
@@ -169,13 +175,14 @@ policy_options: Decorator = all_of(
             "What the agent may do. The rest is asked, or denied if no one can answer.",
             type=click.Choice(PRESET_NAMES),
         ),
-        option("Permissions", "--policy policy_file FILE", "A policy file (TOML)."),
-        option("Permissions", "--allow-tool NAME...", "Allow only this tool."),
-        option("Permissions", "--deny-tool NAME...", "Never allow this tool."),
+        option("Permissions", "--policy policy_file FILE", "A policy file (TOML).", is_rare=True),
+        option("Permissions", "--allow-tool NAME...", "Allow only this tool.", is_rare=True),
+        option("Permissions", "--deny-tool NAME...", "Never allow this tool.", is_rare=True),
         option(
             "Permissions",
             "--allow-host HOST...",
             "The only hosts that commands may reach: pypi.org, *.npmjs.org, x.org:8443.",
+            is_rare=True,
         ),
     )
 )
@@ -459,7 +466,8 @@ def run_options(
             arguments["shell_complete"] = completing(_COMPLETED[name])
         text = help_text(name, other_texts.get(name), other_defaults.get(name))
         spec = " ".join([*defined.flags, name, defined.value])
-        added.append(option(defined.section, spec, text, **arguments))
+        is_rare = "common" not in defined.traits
+        added.append(option(defined.section, spec, text, is_rare=is_rare, **arguments))
 
     return all_of(added)
 
@@ -489,6 +497,7 @@ def task_limit_options(whose: str) -> Decorator:
             f"--task-{name.replace('_', '-')} {BY_NAME[name].value}",
             text,
             type=LIMITS[name].number,
+            is_rare=True,
         )
         for name, text in limit_texts(whose).items()
     )

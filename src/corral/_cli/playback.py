@@ -245,7 +245,7 @@ def replay(
     newest in this folder, a transcript (events.ndjson, or the output of corral run --json), or a
     run folder.
 
-    To act as a recorded program, use corral record play.
+    To act as a recorded program, use corral fake play.
     """
     from corral._system import threads
 

@@ -113,6 +113,7 @@ NOT_WITH_SESSION = (
     "Session",
     "--session-idle TIME",
     "Time without a prompt after which that agent ends.  [default: 30m]",
+    is_rare=True,
 )
 @option(
     "Output",
@@ -125,6 +126,7 @@ NOT_WITH_SESSION = (
     "Exit with 13 if a field of the --schema answer, at any depth, has this value (or"
     " one of VALUE,VALUE; repeatable).",
     multiple=True,
+    is_rare=True,
 )
 @option(
     "Output",
@@ -134,7 +136,7 @@ NOT_WITH_SESSION = (
 @option("Output", "--json as_json", "Print events, one JSON object per line.")
 @option("Output", "-q --quiet", "Print only the answer.")
 @FAKE
-@option("Tests", "--dry-run", "Show what would be started.")
+@option("Tests", "--dry-run", "Show what would be started.", is_rare=True)
 def command(
     prompt: str | None, file: str | None, agent: str | None, **flags: Unpack[RunFlags]
 ) -> int:

@@ -24,11 +24,14 @@ REQUIRE = option(
     "Exit with 14 unless the work is verified; gaps: unless it was checked.",
     type=click.Choice(("verified", "gaps")),
 )
-RECEIPT = option("Verification", "--receipt FILE", "Write the receipt to this file, as JSON.")
+RECEIPT = option(
+    "Verification", "--receipt FILE", "Write the receipt to this file, as JSON.", is_rare=True
+)
 SUMMARY = option(
     "Output",
     "--summary FILE",
     "Append the verdict and the evidence to this file, as Markdown.",
+    is_rare=True,
 )
 
 
@@ -43,6 +46,7 @@ FURTHER = option(
     "--rounds N",
     "With --until-verified: how often, at most.  [default: 10]",
     type=click.IntRange(0),
+    is_rare=True,
 )
 
 

@@ -27,7 +27,7 @@ SECRET = 'a "canary" value/ü'
 
 
 def command(path: Path, *argv: str) -> list[str]:
-    return [sys.executable, "-c", RECORD, "record", "run", "-o", str(path), "--", *argv]
+    return [sys.executable, "-c", RECORD, "fake", "record", "-o", str(path), "--", *argv]
 
 
 def python(code: str) -> tuple[str, ...]:

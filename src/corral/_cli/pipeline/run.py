@@ -74,6 +74,7 @@ class ForkFlags(FollowFlags):
     "Tests",
     "--script FILE",
     "JSON: the outcomes, labels and outputs of nodes, per visit. Everything else is simulated.",
+    is_rare=True,
 )
 def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     """Run the pipeline FILE.

@@ -137,7 +137,7 @@ def read(path: str | Path) -> list[Take]:
     except OSError as error:
         raise ConfigError(
             f"the recording cannot be read: {path}: {error.strerror}",
-            hint="Record one with `corral run --record-to FILE` or `corral record run -o FILE`.",
+            hint="Record one with `corral run --record-to FILE` or `corral fake record -o FILE`.",
         ) from error
     takes: dict[str, Take] = {}
     for number, line in enumerate(lines):

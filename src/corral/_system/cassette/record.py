@@ -140,7 +140,7 @@ class _Recorder:
         self._writer.ended(code if code >= 0 else None, -code if code < 0 else None)
         if self._writer.failure is not None:
             reason = self._writer.failure.strerror
-            write(2, f"corral record: the recording is incomplete: {reason}\n".encode())
+            write(2, f"corral fake record: the recording is incomplete: {reason}\n".encode())
         if code < 0:
             die(-code)
         return code

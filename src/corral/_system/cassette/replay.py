@@ -217,7 +217,7 @@ def _lines_of(value: Json) -> Sequence[str]:
 
 DIFFERS = 90
 """The exit code of a replay that differs from the recording. No known agent uses it."""
-SIGN = "corral record play: "
+SIGN = "corral fake play: "
 """The start of the reason on stderr."""
 SECRETS = "CORRAL_CASSETTE_SECRETS"
 """The variable with what is redacted in the input before it is compared, as JSON: name → value."""
