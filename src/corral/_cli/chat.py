@@ -268,7 +268,7 @@ class Chat:
         await self._begin_files()
         begins = self._shown != f"{self.agent} {self.model}"
         progress = self._progress = TurnProgress(enabled=not self._quiet, begins=begins)
-        done = await print_turn(turn, answer_printer(progress=not self._quiet), progress)
+        done = await print_turn(turn, answer_printer(quiet=False), progress)
         self._shown = f"{self.agent} {self.model}"
         if self.files is not None:
             try:

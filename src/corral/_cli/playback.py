@@ -108,7 +108,7 @@ class Playback:
         while not self.is_over:
             progress = TurnProgress(enabled=not quiet)
             progress.answer_with = answer_with
-            printer = EventPrinter() if as_json else answer_printer(progress=not quiet)
+            printer = EventPrinter() if as_json else answer_printer(quiet=quiet)
             done = await print_turn(self, printer, progress)
             if done is not None:
                 progress.summary(done, resume=False)

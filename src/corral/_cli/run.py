@@ -134,7 +134,7 @@ NOT_WITH_SESSION = (
     "Print the result as one JSON object: status, text, output, files, usage, cost.",
 )
 @option("Output", "--json as_json", "Print events, one JSON object per line.")
-@option("Output", "-q --quiet", "Print only the answer.")
+@option("Output", "-q --quiet", "Print only the last message of the answer.")
 @FAKE
 @option("Tests", "--dry-run", "Show what would be started.", is_rare=True)
 def command(
@@ -168,7 +168,7 @@ def command(
     rule = VerdictRule.read(flags, flags)
     text = read_prompt_and_stdin(prompt, file)
     progress = TurnProgress(enabled=not flags["quiet"])
-    printer = EventPrinter() if flags["as_json"] else answer_printer(progress=not flags["quiet"])
+    printer = EventPrinter() if flags["as_json"] else answer_printer(quiet=flags["quiet"])
     if flags["session"] is not None:
         return _run_named(agent, text, flags, _RunEnd(typed, rule), printer, progress)
     options = read_options(flags)

@@ -121,12 +121,12 @@ class _MessagePrinter(Printer):
         return ended
 
 
-def answer_printer(*, progress: bool) -> Printer:
-    """The printer of an answer, for what stdout is. ``progress``: lines of progress are printed on
-    the same screen."""
+def answer_printer(*, quiet: bool) -> Printer:
+    """The printer of an answer, for what stdout is. ``quiet``: only its last message."""
+    printer: AnswerPrinter | RenderedAnswer = AnswerPrinter()
     if terminal.is_live(sys.stdout):
-        return RenderedAnswer(separated=progress and sys.stderr.isatty())
-    return AnswerPrinter()
+        printer = RenderedAnswer(separated=not quiet and sys.stderr.isatty())
+    return LastMessage(printer) if quiet else printer
 
 
 class AnswerPrinter(_MessagePrinter):
@@ -217,6 +217,37 @@ def _ends_message(event: Event) -> bool:
 
 def _columns() -> int:
     return terminal.size(sys.stdout)[0]
+
+
+class LastMessage(_MessagePrinter):
+    """The last message, which is ``Result.final_text``, at the end of the turn. Those before it
+    say what the agent is about to do."""
+
+    def __init__(self, printer: AnswerPrinter | RenderedAnswer) -> None:
+        super().__init__()
+        self._printer = printer
+        self._pieces: list[Text] = []
+
+    def text(self, event: Event) -> str:
+        if event.parent is not None:
+            return ""
+        if isinstance(event, Text) and event.delta:
+            self._end_another(event)
+            if not self._is_open:
+                self._pieces.clear()
+            self._is_open = True
+            self._pieces.append(event)
+        elif _ends_message(event):
+            self.end_message()
+        return ""
+
+    def end_message(self) -> str:
+        self._is_open = False
+        return ""
+
+    def end(self) -> str:
+        pieces, self._pieces = self._pieces, []
+        return "".join(map(self._printer.text, pieces)) + self._printer.end()
 
 
 class EventPrinter(Printer):
