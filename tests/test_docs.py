@@ -105,11 +105,11 @@ USES_TOOLS = r"NOTES\.md|What has changed|Which version|write_file|sandbox="
 USES_PANDAS = "import pandas"
 """A deep test runs it, in an environment that has pandas and matplotlib."""
 DEAR_SAMPLES = {
-    *("README-5", "batches-6", "compare-2", "pipelines-15"),
+    *("README-7", "batches-6", "compare-2", "pipelines-15"),
     *("testing-6", "testing-7", "testing-9", "testing-10"),
 }
 """They run batches, comparisons, pipelines and pytest."""
-FIRST_SAMPLE = "README-3"
+FIRST_SAMPLE = "README-5"
 FIRST_COMMANDS = "getting-started"
 MOST_COMMANDS = 3
 """A page with more commands is deep."""

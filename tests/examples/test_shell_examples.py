@@ -1,4 +1,4 @@
-"""The shell and pipeline examples run with a scripted model; the table of examples is right."""
+"""The shell and pipeline examples run with a scripted model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 from support.batches import CountingModel
-from support.example_lines import COUNTS, code_lines
 from support.pipeline_command import EXAMPLES, corral
 from support.real_agents import KEY
 from support.repositories import git
@@ -24,33 +23,6 @@ from corral._sessions import store
 from corral._workflows import definition
 from corral.events import Done, Event, Init, Text, Vendor
 from corral.testing import ModelServer, Request, Turn, call, say
-
-ROW = re.compile(
-    r"\| [^|]+ \| \[[^]]+\]\(examples/([^)]+)\) \| (\d+) \| ([\d.]+)"
-    r" \| \[[^]]+\]\(examples/([^)]+)\) \| (\d+) \| ([\d.]+) \|"
-)
-TABLE = ROW.findall((EXAMPLES.parent / "README.md").read_text("utf-8"))
-"""The table of jobs, which ``benchmarks/job_starts.py`` makes."""
-
-
-def test_the_table_has_ten_jobs() -> None:
-    assert len(TABLE) == 10
-
-
-@pytest.mark.parametrize(("ours", "lines", "seconds", "peer", "peer_lines", "peer_seconds"), TABLE)
-def test_the_table_has_the_lines_of_the_example_and_of_the_peer(
-    ours: str, lines: str, seconds: str, peer: str, peer_lines: str, peer_seconds: str
-) -> None:
-    counted = code_lines(EXAMPLES / ours), code_lines(EXAMPLES / peer)
-    assert counted == (int(lines), int(peer_lines))
-    assert counted[0] < counted[1]
-
-
-def test_every_example_says_the_lines_of_its_peer() -> None:
-    for ours, lines, _, peer, peer_lines, _ in TABLE:
-        counted = COUNTS.search((EXAMPLES / ours).read_text("utf-8"))
-        assert counted is not None, ours
-        assert (counted[1], counted[3], counted[4]) == (lines, peer_lines, peer)
 
 
 def start(script: str, argument: str, cwd: Path, env: dict[str, str]) -> subprocess.Popen[bytes]:
