@@ -53,7 +53,8 @@ LAYERS = {
 """A module imports its own layer and the layers below. Other modules beside the packages, such as
 ``events``, are layer 0."""
 FACADES = {"corral", "corral.agents", "corral.export", "corral.merge_queue", "corral.models",
-           "corral.pipelines", "corral.review", "corral.testing", "corral.workflows"}  # fmt: skip
+           "corral.pipelines", "corral.review", "corral.runs", "corral.testing",
+           "corral.workflows"}  # fmt: skip
 """They have no code of their own: each loads its public names from the packages."""
 
 MACHINE = {"asyncio", "os", "time", "subprocess", "socket", "threading", "http", "urllib",

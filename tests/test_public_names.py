@@ -77,6 +77,7 @@ NAMES = [
     "review",
     "run",
     "run_sync",
+    "runs",
     "scenarios",
     "schema_of",
     "serve",

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         providers as providers,
         serve as serve,
         review as review,
+        runs as runs,
         workflows as workflows,
     )
     from corral._comparison.api import (
@@ -97,7 +98,8 @@ if TYPE_CHECKING:
     from corral.version import __version__ as __version__
 
 _HOMES = {
-    "corral.": "errors events live merge_queue models pipelines providers review serve workflows",
+    "corral.": "errors events live merge_queue models pipelines providers review runs serve"
+    " workflows",
     "corral._comparison.api": "Comparison compare compare_sync",
     "corral._comparison.summary": "ComparisonSummary",
     "corral._engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",

@@ -324,11 +324,11 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     assert "prompt     {{n}}\n" in shown
     ended = corral("batches", "cancel", "b", cwd=workspace)
     assert (ended.returncode, "already ended: success" in ended.stderr) == (2, True)
-    wrong = corral("prune", "--older-than", "soon", cwd=workspace)
+    wrong = corral("runs", "prune", "--older-than", "soon", cwd=workspace)
     assert (wrong.returncode, "is not a duration" in wrong.stderr) == (2, True)
-    pruned = corral("prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
-    assert re.search(r"^batch +success .* b\n1 would be removed", pruned, re.MULTILINE), pruned
-    assert "1 removed" in corral("prune", "--older-than", "0s", cwd=workspace).stdout
+    pruned = corral("runs", "prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
+    assert re.search(r"^batch +success .* b\n1 would be deleted", pruned, re.MULTILINE), pruned
+    assert "1 deleted" in corral("runs", "prune", "--older-than", "0s", cwd=workspace).stdout
     assert corral("batches", "list", "--json", cwd=workspace).stdout == "[]\n"
     assert lines_of(workspace / "r.jsonl") == 2
 

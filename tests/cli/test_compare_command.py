@@ -124,9 +124,9 @@ def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> Non
     nothing = corral("compare", "apply", "one", FLASH, cwd=repository)
     assert "has changed nothing" in nothing.stderr
     assert git(repository, "for-each-ref", "refs/corral")
-    prune = ("prune", "--only", "comparisons", "--older-than")
-    assert "0 removed" in corral(*prune, "1h", cwd=repository).stdout
-    assert "one\n1 removed" in corral(*prune, "0s", cwd=repository).stdout
+    prune = ("runs", "prune", "--kind", "comparison", "--older-than")
+    assert "0 deleted" in corral(*prune, "1h", cwd=repository).stdout
+    assert "one\n1 deleted" in corral(*prune, "0s", cwd=repository).stdout
     assert not git(repository, "for-each-ref", "refs/corral")
     assert "there is no comparison" in corral("compare", "remove", "one", cwd=repository).stderr
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from corral._cli.ui.compare_report import report_lines
+from corral._comparison.result_lines import report_lines
 from corral._comparison.statistics import Verdicts, difference, differences, pass_rate
 from corral._comparison.summary import ComparisonSummary
 

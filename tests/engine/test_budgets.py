@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from support.batches import MODEL, CountingModel
 
-from corral import live, pipelines
+from corral import live, pipelines, runs
 from corral._core.spending import BudgetLimits, Raise, Spent
-from corral._engine import limits, retention
+from corral._engine import limits
 from corral._engine.dbos import database
 from corral._engine.payloads import RunConfig, RunInput
 from corral._engine.worker import node_workflow
@@ -148,7 +148,7 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
         await pipelines.add_budget("nothing-like-this", calls=1)
     store = Path(limits.store_name(database.find(None), started[0]))
     assert store.exists()
-    await retention.prune(older_than=0)
+    await runs.prune(older_than=0)
     assert not store.exists()
 
 

@@ -13,7 +13,7 @@ from support.batches import results_of
 from support.durable_processes import DurableProcesses, submit, wait_until
 
 import corral
-from corral._engine import query, retention, service
+from corral._engine import query, service
 from corral._engine.batch import query as batch_query
 from corral._engine.batch.batch_store import BatchStore
 from corral._engine.dbos import database
@@ -34,8 +34,8 @@ def rows(db: str) -> set[str]:
 
 
 def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[str, str]]:
-    found = asyncio.run(retention.prune(older_than=older_than, db=db, dry_run=dry_run))
-    return [(each.kind, each.name) for each in found]
+    found = corral.runs.prune_sync(older_than=older_than, db=db, dry_run=dry_run)
+    return [(run.kind, run.id) for run in found]
 
 
 def test_only_runs_that_ended_long_ago_are_pruned(processes: DurableProcesses) -> None:
@@ -47,9 +47,9 @@ def test_only_runs_that_ended_long_ago_are_pruned(processes: DurableProcesses) -
         lambda: processes.attempt_counts()["a.1#1"] == 2, "the node of the second run to start"
     )
     assert pruned(processes.db, 3600) == []
-    assert pruned(processes.db, 0, dry_run=True) == [("run", "r")]
+    assert pruned(processes.db, 0, dry_run=True) == [("pipeline", "r")]
     assert rows(processes.db) == {"r", "r/a.1", "open", "open/a.1"}
-    assert pruned(processes.db, 0) == [("run", "r")]
+    assert pruned(processes.db, 0) == [("pipeline", "r")]
     assert rows(processes.db) == {"open", "open/a.1"}
     assert (processes.folder / "r").is_dir(), "a directory outside corral's home was removed"
     with pytest.raises(ConfigError, match="there is no run"):
@@ -62,7 +62,7 @@ def test_only_runs_that_ended_long_ago_are_pruned(processes: DurableProcesses) -
     )
     assert pruned(processes.db, 0) == []
     asyncio.run(service.cancel("open", db=processes.db))
-    assert pruned(processes.db, 0) == [("run", "open")]
+    assert pruned(processes.db, 0) == [("pipeline", "open")]
     assert rows(processes.db) == set()
 
 
@@ -83,7 +83,7 @@ def test_a_run_directory_in_corrals_home_is_removed_with_its_run(
     other = paths.home() / "runs" / "another"
     other.mkdir()
     assert ours.is_dir()
-    assert pruned(processes.db, 0) == [("run", "mine")]
+    assert pruned(processes.db, 0) == [("pipeline", "mine")]
     assert not ours.exists()
     assert other.is_dir()
 

@@ -269,7 +269,7 @@ def _print(found: ComparisonSummary, *, as_json: bool, err: bool = False) -> Non
     if as_json:
         echo_json(msgspec.json.encode(found).decode())
         return
-    from corral._cli.ui.compare_report import report_lines
+    from corral._comparison.result_lines import report_lines
 
     for line in report_lines(found, rates=not err):
         echo(line, err=err)

@@ -9,7 +9,6 @@ from corral._comparison import store
 from corral._comparison.plan import load_plan
 from corral._comparison.summary import AttemptRow, ComparisonSummary, summarize
 from corral._pipelines.attempts import PATCH
-from corral._sessions.retention import Pruned, latest_end
 from corral._system import fs
 from corral._system.git import command, repository, worktree
 from corral.errors import ConfigError
@@ -87,22 +86,3 @@ def remove(name: str) -> str:
                 repository.run(root, "update-ref", "-d", each)
     store.remove(found)
     return found
-
-
-def prune(*, older_than: float, dry_run: bool = False) -> list[Pruned]:
-    """Remove the comparisons in which nothing has happened for ``older_than`` seconds, with their
-    commits; returns them, oldest first. One that runs stays. ``dry_run``: removes nothing. Raises
-    ``ConfigError``."""
-    before = latest_end(older_than)
-    pruned: list[Pruned] = []
-    for name in reversed(store.names()):
-        changed = store.last_change(name)
-        if changed >= before or store.is_in_use(name):
-            continue
-        folder = str(store.folder_of(name))
-        pruned.append(
-            Pruned(kind="comparison", name=name, status="ended", ended=changed, folders=(folder,))
-        )
-        if not dry_run:
-            remove(name)
-    return pruned

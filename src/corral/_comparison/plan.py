@@ -31,6 +31,7 @@ from corral._pipelines.execution.node_options import TIMEOUT as AGENT_TIMEOUT
 from corral._pipelines.execution.verifier import digest_of
 from corral._sessions.structured_output import answer_schema
 from corral._system import clock, config, fs, paths
+from corral._system.environment import is_scripted
 from corral._system.git import command, repository, source_repository, worktree
 from corral._system.git.worktree import name_part, repository_root
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
@@ -89,6 +90,8 @@ class ComparisonPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The JSON Schema that answers must fit."""
     concurrency: int = 4
     attempts: int = 3
+    scripted: bool = False
+    """Whether a scripted model answers, set when it is saved."""
     fingerprint: str = ""
     """Of the call: the same name with another call is a mistake."""
     notes: tuple[str, ...] = ()
@@ -508,7 +511,8 @@ def save_plan(plan: ComparisonPlan) -> None:
     """Raises ``StorageFailed``."""
     try:
         folder = paths.make_dir(store.folder_of(plan.name))
-        stored = msgspec.json.encode(msgspec.structs.replace(plan, version=COMPARISON))
+        saved = msgspec.structs.replace(plan, version=COMPARISON, scripted=is_scripted({}))
+        stored = msgspec.json.encode(saved)
         fs.write_atomically(folder / store.PLAN, stored, sync=True)
     except OSError as error:
         raise StorageFailed(f"the plan of {plan.name} cannot be written: {error}") from error

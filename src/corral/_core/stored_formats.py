@@ -21,6 +21,8 @@ RECORDING = 1
 """The recorded conversation with a program."""
 COMPARISON = 1
 """The plan of a comparison."""
+REVIEW = 1
+"""A review and its findings."""
 MERGE_QUEUE = 1
 """The entries of a merge queue, and the sessions that made its branches."""
 

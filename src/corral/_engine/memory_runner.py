@@ -63,11 +63,12 @@ from corral._pipelines.scheduler.outcome import failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import clock
+from corral._system.environment import is_scripted
 from corral._system.randomness import random_hex
 from corral._workflows.program_turn import KnownStep, ProgramTurn, graph_of
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, CorralError, StorageFailed
-from corral.values import Json
+from corral.values import Json, as_text
 
 if TYPE_CHECKING:
     from corral._engine.payloads import RunWorktree
@@ -143,6 +144,7 @@ class MemoryRun:
             graph=graph,
             resources=resources,
             workspace=Path(workspace).absolute(),
+            started_in="" if tree is None else tree.repository,
             folder=run_dir,
             on_event=on_event,
             budget=self.budget,
@@ -185,7 +187,15 @@ class MemoryRun:
         scheduler, writer = self.scheduler, self._projection.writer
         if writer is not None:
             # Before anything costs money.
-            writer.folder.create(self.graph, self.run_id, str(self._nodes.workspace))
+            nodes = self._nodes
+            writer.folder.create(
+                self.graph,
+                self.run_id,
+                nodes.started_in or str(nodes.workspace),
+                kind="pipeline" if self._program is None else "workflow",
+                label=as_text(nodes.resources.options.get("label")),
+                scripted=is_scripted({}) or bool(nodes.resources.simulate),
+            )
             writer.folder.write_graph(self.graph)
         loop = RunLoop(scheduler, self, self._projection)
         if self._program is not None and isinstance(scheduler, WorkflowScheduler):

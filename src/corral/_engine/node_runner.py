@@ -46,7 +46,7 @@ from corral._pipelines.graph import Graph, Node
 from corral._pipelines.scheduler import retry
 from corral._pipelines.scheduler.commands import RunNode, node_of
 from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
-from corral._publishing.records import PART_OF
+from corral._publishing.records import PART_OF, PartOf
 from corral._system import clock, fs
 from corral.errors import CorralError
 from corral.events import Done, Event
@@ -189,6 +189,8 @@ class NodeRunner:
     graph: Graph
     resources: NodeResources
     workspace: Path
+    started_in: str = ""
+    """The repository of the run's worktree, if it has one."""
     folder: RunDir | None = None
     """None: the files of built-in nodes go to a temporary directory that ``close`` removes, and
     others write none."""
@@ -239,7 +241,7 @@ class NodeRunner:
             if self.on_event is not None:
                 self.on_event(event if event.node == node.id else replace(event, node=node.id))
 
-        part_of = PART_OF.set(self.run_id)
+        part_of = PART_OF.set(PartOf(self.run_id, visit.id, self.started_in or str(self.workspace)))
         budget = None if self.budget is None else self.budget.part(f"{self.run_id}/{visit.id}")
         try:
             if budget is not None and is_own:

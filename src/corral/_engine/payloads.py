@@ -30,9 +30,10 @@ from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._pipelines.simulation import Simulate
 from corral._system import paths
+from corral._system.environment import is_scripted
 from corral._workflows.program_turn import ProgramTurn, StoredProgram
 from corral._workflows.scheduler import WorkflowScheduler
-from corral.values import Json, as_object, convert_to
+from corral.values import Json, as_object, as_text, convert_to
 
 T = TypeVar("T")
 RunStatus: TypeAlias = Literal["success", "fail", "cancelled"]
@@ -100,6 +101,15 @@ class RunConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The stores that limit the model calls of its nodes: of the outermost run first."""
     concurrency: int = 0
     """Nodes that run at once, if known: it decides how many agents are kept warm."""
+
+    @property
+    def labels(self) -> dict[str, Json]:
+        """What lists show of a run or batch that has these settings."""
+        return {
+            "started_in": self.workspace if self.tree is None else self.tree.repository,
+            "label": as_text(self.options.get("label")),
+            "scripted": is_scripted({}) or bool(self.simulate),
+        }
 
     def on_this_machine(self) -> RunConfig:
         """With the paths of this machine. Applying it twice changes nothing."""

@@ -16,7 +16,7 @@ from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.payloads import RUN_WORKFLOW
 from corral._metering.budget_stores import StoredBudget
 from corral._system import paths
-from corral.values import int_or_none
+from corral.values import as_text, int_or_none
 
 Status: TypeAlias = Literal[
     "queued", "running", "paused", "interrupted", "success", "fail", "cancelled"
@@ -44,6 +44,15 @@ class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
     ended: float | None = None
     executor: str = ""
     workspace: str = ""
+    started_in: str = ""
+    """The repository or folder in which a person has started it."""
+    reason: str = ""
+    """Why it is no success."""
+    code: str = ""
+    label: str = ""
+    scripted: bool = False
+    tries: int = 1
+    """How often it was started: more than once if it was resumed."""
     cost_usd: float | None = None
     """Known at its end; before that what is counted by its budget."""
     tokens: int | None = None
@@ -78,6 +87,12 @@ async def list_runs(
                     ended=row.ended,
                     executor=row.executor,
                     workspace=str(row.labels.get("workspace", "")),
+                    started_in=as_text(row.labels.get("started_in")),
+                    reason=as_text(row.labels.get("reason")),
+                    code=as_text(row.labels.get("code")),
+                    label=as_text(row.labels.get("label")),
+                    scripted=row.labels.get("scripted") is True,
+                    tries=int_or_none(row.labels.get("tries")) or 1,
                     cost_usd=_spent(row, budgets.get(row.id)).cost or None,
                     tokens=_spent(row, budgets.get(row.id)).tokens or None,
                 )

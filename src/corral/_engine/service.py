@@ -136,6 +136,7 @@ def _submit(client: DatabaseClient, run_input: RunInput, continues: str) -> bool
         "goal": run_input.graph.goal[:GOAL],
         "folder": run_input.config.folder,
         "workspace": run_input.config.workspace,
+        **run_input.config.labels,
     }
     if continues:
         labels[CONTINUES] = continues

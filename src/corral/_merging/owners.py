@@ -7,6 +7,7 @@ the agent, the session, the folder in which it worked, and those of its options 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from hashlib import blake2b
@@ -88,9 +89,12 @@ def find(root: Path, branch: str) -> BranchOwner | None:
         return None
 
 
-def records() -> list[Path]:
-    """The files with the records of all branches."""
-    return sorted((paths.home() / "owners").glob("*.json"))
+def forget_older(before: float) -> None:
+    """Remove the records of branches that were last written before this time."""
+    for path in (paths.home() / "owners").glob("*.json"):
+        with contextlib.suppress(OSError):
+            if fs.status(path).st_mtime < before:
+                fs.remove_file(path)
 
 
 def _path(root: Path, branch: str) -> Path:

@@ -59,6 +59,11 @@ class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The pipeline of which it was a node."""
     batch: str = ""
     """The batch of which it was a task."""
+    project: str = ""
+    """The repository, else the folder, in which its run was started."""
+    label: str = ""
+    scripted: bool = False
+    """A scripted model answered: it is in no sum of money."""
 
 
 class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):

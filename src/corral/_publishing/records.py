@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from contextvars import ContextVar
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 
@@ -61,8 +61,19 @@ class Pending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The id of the run that asks. Set by ``corral.live.pending``."""
 
 
-PART_OF: ContextVar[str] = ContextVar("PART_OF", default="")
-"""The id of the pipeline run or batch that the current task works for."""
+class PartOf(NamedTuple):
+    """Of which run something is a part."""
+
+    run: str = ""
+    place: str = ""
+    """Where in the run: the visit of a node, a step, a task, an attempt."""
+    started_in: str = ""
+    """The folder or repository in which a person has started the run."""
+
+
+NO_PART = PartOf()
+PART_OF: ContextVar[PartOf] = ContextVar("PART_OF", default=NO_PART)
+"""The run that the current task works for."""
 
 
 class LiveRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

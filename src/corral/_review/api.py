@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Unpack
@@ -29,7 +30,8 @@ from corral._core.terminal_text import counted, one_line, visible
 from corral._engine.batch.spec import AgentChoice
 from corral._metering.budget import Budget
 from corral._protocol.schema import schema_of
-from corral._review import diff, source
+from corral._publishing.records import PART_OF, PartOf
+from corral._review import diff, review_store, source
 from corral._review.diff import ChangedFile
 from corral._review.findings import Finding, ReviewAnswer, accept, merge
 from corral._review.result import Review, ReviewRun
@@ -157,8 +159,13 @@ async def run(  # noqa: PLR0913
             await in_thread(prepared.check, choice, job.folder)
         files_text = counted(len(files), "file")
         on_note(f"{found.title}: {files_text} in {counted(len(parts), 'part')}")
+        record = opened.enter_context(
+            review_store.recorded(found.title, os.fspath(folder), options.get("label") or "")
+        )
+        job.part_of = PartOf(record.id, started_in=record.project)
         done = await _run_all(job, choices, prepared, concurrency, on_note)
-    return _result(job, done, left_out)
+        record.review = _result(job, done, left_out)
+    return record.review
 
 
 run_sync: Final = sync_twin(run)
@@ -222,6 +229,8 @@ class _Job:
     ) -> None:
         self.source, self.files, self.parts = found, files, parts
         self.folder = Path()
+        self.part_of = PartOf()
+        """The review, of which each run is a part."""
         self._about, self._instructions = about, instructions.strip()
         self._has_files = found.root is not None and not diff_only
 
@@ -309,7 +318,9 @@ async def _run_all(
 async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options) -> _PartReview:
     holder = f"{choice.name}/{part}"
     budget = None if options.budget is None else options.budget.part(holder)
-    TITLE.set(job.source.title)  # of the task of this run only
+    # Of the task of this run only.
+    TITLE.set(job.source.title)
+    PART_OF.set(job.part_of._replace(place=f"{choice.name}/{part + 1}"))
     try:
         result = await api.run(
             choice.backend,

@@ -42,11 +42,11 @@ from corral.events import (
     Vendor,
     from_json,
 )
-from corral.values import decode_as
+from corral.values import CostSource, Usage, decode_as
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 """The layout of the tables. Another version is built again."""
 MAX_TEXT = 1_000_000
 """Characters of one session that can be searched."""
@@ -64,7 +64,7 @@ _SEARCHED = tuple(
 """How the events begin that have text to search, or what a turn has used."""
 _TABLES = """
 create table sessions (
-    id text primary key, stamp integer, agent text, cwd text, updated real, meta blob
+    id text primary key, stamp integer, agent text, cwd text, updated real, meta blob, facts blob
 ) without rowid;
 create index by_time on sessions (updated desc, id desc);
 create table turns (id text, started real, agent text, cwd text, model text, used blob);
@@ -74,12 +74,26 @@ create virtual table texts using fts5 (id unindexed, body, tokenize='trigram');
 """
 
 
+class SessionFacts(msgspec.Struct, omit_defaults=True):
+    """What a transcript says of all its turns."""
+
+    usage: Usage = Usage()
+    cost: float | None = None
+    source: CostSource = "unknown"
+    reason: str = ""
+    """Why the last turn is not a success, with the ``code`` of its error."""
+    code: str = ""
+    verdict: str = ""
+    """Of the last turn that was verified."""
+
+
 class SessionMatch(msgspec.Struct, frozen=True):
     """A session that was found."""
 
     meta: store.Meta
     snippet: str = ""
     """The text around the first hit of ``grep``, in one line."""
+    facts: SessionFacts = msgspec.field(default_factory=SessionFacts)
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
@@ -203,12 +217,18 @@ def _update(db: sqlite3.Connection) -> None:
                 continue
             meta = record.meta
             row = (name, on_disk[name], meta.agent, meta.cwd, meta.updated)
-            encoded = msgspec.json.encode(meta)
-            db.execute("insert into sessions values (?, ?, ?, ?, ?, ?)", (*row, encoded))
             usages = TurnUsages(meta.id, meta.agent, meta.cwd, meta.model)
-            if body := _text(record, usages):
+            facts = SessionFacts()
+            if body := _text(record, usages, facts):
                 db.execute("insert into texts values (?, ?)", (name, body))
-            for turn in usages.finish():
+            turns = usages.finish()
+            total = totals(turns, "day").total
+            facts.usage, facts.cost = total.usage, total.cost_usd
+            sources: set[CostSource] = {turn.source for turn in turns if turn.cost is not None}
+            facts.source = sources.pop() if len(sources) == 1 else "computed"
+            encoded = msgspec.json.encode(meta), msgspec.json.encode(facts)
+            db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?)", (*row, *encoded))
+            for turn in turns:
                 used = (turn.started, turn.agent, turn.cwd, turn.model, msgspec.json.encode(turn))
                 db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", (name, *used))
     except BaseException:
@@ -240,14 +260,19 @@ def _delete(db: sqlite3.Connection, name: str) -> None:
         db.execute(f"delete from {table} where id = ?", (name,))
 
 
-def _text(record: store.SessionRecord, usages: TurnUsages) -> str:
+def _text(record: store.SessionRecord, usages: TurnUsages, facts: SessionFacts) -> str:
     """What can be searched: prompts, answers, tool calls, changed files and errors. What the turns
-    have used is given to ``usages``."""
+    have used is given to ``usages``, how the last one ended to ``facts``."""
     parts = [record.meta.title, record.meta.label or ""]
     size = 0
     in_answer = False
     for event in _searched_events(record):
         usages.add(event)
+        if isinstance(event, Done):
+            error = event.error
+            facts.reason = "" if error is None else " ".join(error.message.split())
+            facts.code = "" if error is None else error.code
+            facts.verdict = event.receipt.verdict if event.receipt is not None else facts.verdict
         if size > MAX_TEXT:
             continue
         is_delta = isinstance(event, Text)
@@ -289,13 +314,13 @@ def _searched_events(record: store.SessionRecord) -> Iterator[Event]:
 
 def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
     conditions = _conditions(query, "updated")
-    columns, source, shown = "meta, ''", "sessions", list[str]()
+    columns, source, shown = "meta, '', facts", "sessions", list[str]()
     if query.grep:
         source = "texts join sessions using (id)"
         # Not SQLite's snippet(): with this index it counts single characters, 64 at most.
         columns = (
             "meta, substr(body, max(1, instr(lower(body), lower(?))"
-            f" - {SNIPPET_BEFORE}), {SNIPPET_LENGTH})"
+            f" - {SNIPPET_BEFORE}), {SNIPPET_LENGTH}), facts"
         )
         shown.append(query.grep)
         if len(query.grep) < 3:  # shorter than the units of the index
@@ -309,8 +334,12 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
         f"select {columns} from {source} {filter_} order by updated desc, id desc limit ?",
         [*shown, *values, limit],
     )
-    for meta, snippet in rows:
-        yield SessionMatch(decode_as(meta, store.Meta), " ".join(snippet.split()))
+    for meta, snippet, facts in rows:
+        yield SessionMatch(
+            decode_as(meta, store.Meta),
+            " ".join(snippet.split()),
+            decode_as(facts, SessionFacts),
+        )
 
 
 Conditions: TypeAlias = dict[str, tuple[str | float, ...]]

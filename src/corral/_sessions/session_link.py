@@ -64,7 +64,7 @@ def publish_turn(
         cwd=prepared.cwd,
         label=record.meta.label,
         recorded=recorded,
-        part_of=PART_OF.get(),
+        part_of=PART_OF.get().run,
         state="waiting_person" if asks_person else "running",
         since=now,
         pending=(question,) if asks_person else (),

@@ -31,7 +31,7 @@ from corral._sessions.event_normalizer import EventNormalizer, with_envelope_of
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.store import POOLED, SessionRecord, title_of
 from corral._system import clock, fs, paths
-from corral._system.environment import SecretRedactor
+from corral._system.environment import SecretRedactor, is_scripted
 from corral._system.folder_claims import FolderClaim
 from corral._system.threads import NoThread, in_thread
 from corral.errors import CorralError
@@ -201,6 +201,10 @@ class TurnRecorder:
         meta.status = error.status if error else "success"
         meta.model = (finish.model if finish else None) or meta.model
         meta.title = meta.title or self.title
+        from corral._system.git.scan import project_of  # its rules are not needed to start
+
+        meta.project = project_of(meta.project or meta.cwd)
+        meta.scripted = meta.scripted or is_scripted(self._prepared.run.env)
         meta.budgets = () if budget is None else budget.states()
         is_resumable = self.is_resumable(normalizer, error)
         meta.session_id = normalizer.session_id if is_resumable else self._previous_session_id

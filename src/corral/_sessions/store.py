@@ -38,6 +38,7 @@ import msgspec
 
 from corral._core import stored_formats
 from corral._core.spending import BudgetState
+from corral._publishing.records import PART_OF
 from corral._system import paths
 from corral._system.fs import lock_file, remove_tree, write_all
 from corral.errors import (
@@ -108,6 +109,14 @@ class Meta(msgspec.Struct, omit_defaults=True):
     forked from."""
     continued_turns: int = 0
     """How many turns that session had then."""
+    project: str = ""
+    """The repository, else the folder, in which a person started it or the run it is a part of.
+    Until its first turn has ended it may be a folder in the repository."""
+    parent: str = ""
+    """The run that it is a part of, and the ``place`` in it."""
+    place: str = ""
+    scripted: bool = False
+    """Whether a scripted model answered."""
 
 
 _encoder = msgspec.json.Encoder()
@@ -373,7 +382,11 @@ def create(agent: str, cwd: str) -> SessionRecord:
     """A new session. Its folder is made when its first turn starts; a temporary one at once."""
     now = time.time()
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{os.urandom(3).hex()}"
-    meta = Meta(name, agent, cwd, now, now)
+    part_of = PART_OF.get()
+    run = part_of.run.partition("/")[0].partition("#")[0]
+    meta = Meta(
+        name, agent, cwd, now, now, project=part_of.started_in, parent=run, place=part_of.place
+    )
     if paths.is_writable(paths.sessions()):
         return SessionRecord(paths.sessions() / name, meta)
     import tempfile

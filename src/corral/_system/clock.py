@@ -39,6 +39,11 @@ def time_of_day(moment: float) -> str:
     return time.strftime("%H:%M:%S" if is_near else "%Y-%m-%d %H:%M", time.localtime(moment))
 
 
+def local_minute(moment: float | None) -> str:
+    """A time in seconds since 1970 as local time, such as ``2026-01-31 15:04``; a dash for none."""
+    return "–" if not moment else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+
+
 def iso_time(moment: float) -> str:
     """A time in seconds since 1970 in UTC, such as ``2026-01-31T15:04:05Z``."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))

@@ -127,6 +127,15 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 _THIS_MACHINE = ("127.0.0.1", "localhost")
 
 
+SCRIPTED = "CORRAL_SCRIPTED"
+"""Set where a scripted model answers: what it reports costs nothing."""
+
+
+def is_scripted(given: Mapping[str, str]) -> bool:
+    """Whether a scripted model answers a run to which these variables were given."""
+    return bool(given.get(SCRIPTED, os.environ.get(SCRIPTED)))
+
+
 class Environment(msgspec.Struct, frozen=True, weakref=True):
     values: dict[str, str]
     agent_values: dict[str, str]

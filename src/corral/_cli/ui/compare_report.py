@@ -1,4 +1,4 @@
-"""The progress of a comparison on stderr, and its results as text."""
+"""The progress of a comparison on stderr, and patches side by side."""
 
 from __future__ import annotations
 
@@ -7,22 +7,14 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from corral._cli.ui.batch_progress import BatchProgress
-from corral._cli.ui.tables import format_cost, format_count, table
 from corral._cli.ui.terminal import answer_markdown, echo_err
-from corral._comparison.summary import (
-    ComparisonSummary,
-    difference_text,
-    rate_text,
-)
-from corral._core.terminal_text import clean, counted
+from corral._core.terminal_text import clean
 from corral._engine.batch.results import BatchReport, BatchResult
 
 if TYPE_CHECKING:
     from corral._comparison.plan import ComparisonPlan
 
 
-MOST_ROWS = 30
-"""Attempts that are listed one by one."""
 _MARKS = {"passed": "✓", "failed": "✗", "missing": "?"}
 
 
@@ -61,64 +53,6 @@ class CompareProgress(BatchProgress):
         elif record.verdict != "missing":  # a missing one is an error of the batch, shown already
             reason = f": {record.reason}" if record.reason else ""
             self.print_line(f"{_MARKS[record.verdict]} {result.id}{reason}")
-
-
-def report_lines(found: ComparisonSummary, *, rates: bool = True) -> Iterator[str]:
-    """The results as text. ``rates``: how often each agent passed; of one question without a
-    verifier that says nothing."""
-    if len(found.attempts) <= MOST_ROWS:
-        columns = ("attempt", "verdict", "time", "tokens", "cost", "files", "reason")
-        yield table(
-            columns,
-            [
-                (
-                    row.id,
-                    row.verdict,
-                    _seconds(row.seconds),
-                    format_count(row.tokens),
-                    format_cost(row.cost_usd),
-                    str(len(row.files)),
-                    row.reason,
-                )
-                for row in found.attempts
-            ],
-        )
-        yield ""
-    if rates:
-        head = ("agent", "pass rate (95 %)", "passed", "missing", "time", "tokens", "cost", "model")
-        rows = [
-            (
-                row.agent,
-                rate_text(row.rate),
-                f"{row.rate.passed}/{row.rate.attempts}",
-                str(row.missing + row.pending),
-                _seconds(row.median_seconds),
-                format_count(row.tokens),
-                format_cost(row.cost_usd),
-                " · ".join(filter(None, (", ".join(row.models) or "–", ", ".join(row.versions)))),
-            )
-            for row in found.agents
-        ]
-        yield table(head, rows)
-        for each in found.differences:
-            clear = " *" if each.is_clear else ""
-            few = (
-                f" (of {counted(each.tasks, 'task')} only: optimistic)"
-                if each.is_optimistic
-                else ""
-            )
-            yield f"{each.first} − {each.second}: {difference_text(each)}{clear}{few}"
-    for row in found.missing:
-        some = ", ".join(row.attempts) + (", …" if row.count > len(row.attempts) else "")
-        yield f"missing: {row.count} × {row.code} ({some}): {row.reason}"
-    for skipped in found.skipped:
-        yield f"skipped: {skipped.task}: {skipped.reason}"
-    yield from (f"note: {note}" for note in found.notes)
-    yield f"comparison {found.id}: {found.done} of {found.total} attempts have a verdict"
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} s"
 
 
 NARROWEST = 38

@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from corral._cli.ui import terminal
 from corral._core.spending import dollars
-from corral._core.terminal_text import clean
+from corral._core.text_tables import aligned
 
 if TYPE_CHECKING:
     from corral._agents.report import PolicyRow
     from corral.policy import SandboxRow
 
 
-NARROWEST = 8
-"""Columns of a table get no narrower at a terminal."""
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Aligned text. At a terminal it fits the width: the widest columns but the first, which
-    identifies the row, are wrapped. Elsewhere a row is one line, for other programs."""
-    # On one line, without control characters, so that the length of a cell is its width.
-    cells = ([" ".join(clean(cell).split("\n")) for cell in row] for row in rows)
-    lines = [list(head), *cells]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
-    if sys.stdout.isatty():
-        room = terminal.size(sys.stdout)[0] - 2 * (len(widths) - 1)
-        while sum(widths) > room and max(widths[1:], default=0) > NARROWEST:
-            widths[1 + widths[1:].index(max(widths[1:]))] -= 1
-    out: list[str] = []
-    for line in lines:
-        wrapped = [
-            textwrap.wrap(cell, width) if len(cell) > width else [cell]
-            for cell, width in zip(line, widths, strict=True)
-        ]
-        for parts in zip_longest(*wrapped, fillvalue=""):
-            padded = (f"{part:{width}}" for part, width in zip(parts, widths, strict=True))
-            out.append("  ".join(padded).rstrip())
-    return "\n".join(out)
+    """``aligned``. At a terminal it fits the width."""
+    return aligned(head, rows, terminal.size(sys.stdout)[0] if sys.stdout.isatty() else None)
 
 
 def format_time(moment: float | None) -> str:

@@ -172,6 +172,10 @@ def round_id(name: str, number: int) -> str:
     return name if number == 1 else f"{name}#{number}"
 
 
+GOAL = 200
+"""Characters of a prompt that are stored for lists."""
+
+
 def batch_kind(graph: Graph) -> BatchKind:
     """Whether a batch with this graph is a comparison of agents."""
     kinds = {node.kind for node in graph.nodes.values()}
@@ -222,7 +226,11 @@ class BatchStore(DatabaseClient):
                 labels={
                     "output": output,
                     "workspace": run_input.config.workspace,
+                    "goal": "\n".join(
+                        node.text("prompt") for node in run_input.graph.nodes.values()
+                    )[:GOAL],
                     KIND: batch_kind(run_input.graph),
+                    **run_input.config.labels,
                 },
             )
         )

@@ -40,6 +40,7 @@ from corral._metering.budget_stores import StoredBudget
 from corral._system import paths
 from corral._system.process.tree import ProcessRegistry as Processes
 from corral.errors import ConfigError, FormatUnsupported
+from corral.values import as_text
 
 T = TypeVar("T")
 
@@ -53,6 +54,12 @@ class BatchOverview(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     status: BatchStatus
     kind: BatchKind = "batch"
+    goal: str = ""
+    """The beginning of its prompt."""
+    started_in: str = ""
+    """The folder in which a person has started it."""
+    label: str = ""
+    scripted: bool = False
     total: int
     succeeded: int
     failed: int
@@ -283,6 +290,10 @@ def _overview(
         name=name,
         status=closed.status,
         kind="compare" if labels.get(KIND) == "compare" else "batch",
+        goal=as_text(labels.get("goal")),
+        started_in=as_text(labels.get("started_in")) or as_text(labels.get("workspace")),
+        label=as_text(labels.get("label")),
+        scripted=labels.get("scripted") is True,
         total=closed.total,
         succeeded=closed.succeeded,
         failed=closed.failed,

@@ -397,6 +397,7 @@ async def run_in_process(
         graph=graph,
         resources=resources,
         workspace=Path(config.workspace),
+        started_in="" if config.tree is None else config.tree.repository,
         folder=RunDir(config.folder),
         longest_hold=LONGEST_HOLD,
         budget=budget,

@@ -490,7 +490,9 @@ class DatabaseJournal:
             await asyncio.to_thread(client.close, self.id, cancel=True)
         if not self.run_input.reply_to:
             spent: dict[str, Json] = {"cost_usd": output.cost_usd, "tokens": output.tokens}
-            await adapter.label(self.id, {"status": output.status, **spent})
+            await adapter.label(
+                self.id, {"status": output.status, "reason": reason[:MAX_REASON], **spent}
+            )
         else:
             outcome = state.as_outcome()
             if self.run_input.lane:
@@ -501,6 +503,10 @@ class DatabaseJournal:
                 self.run_input.reply_to, pack(ended), key=f"ended {self.run_input.reply_id}"
             )
         return output
+
+
+MAX_REASON = 1_000
+"""Characters of a reason that are stored for lists."""
 
 
 async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:

@@ -100,9 +100,10 @@ class RunDir:
     def artifacts(self) -> Path:
         return self.path / ARTIFACTS
 
-    def create(self, graph: Graph, run_id: str, workspace: str = "") -> None:
+    def create(self, graph: Graph, run_id: str, workspace: str = "", **facts: Json) -> None:
         """Create the directory and its manifest. An existing manifest is not changed.
-        ``workspace``: where the run works, or the repository of its worktree."""
+        ``workspace``: where the run works, or the repository of its worktree. ``facts``: what lists
+        show besides."""
         with self._storing():
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
@@ -115,6 +116,8 @@ class RunDir:
                 "start_time": _now(),
                 "nodes": len(graph.nodes),
                 "workspace": workspace,
+                "started": time.time(),
+                **facts,
             }
             paths.write_private(self.path / MANIFEST, _indented(msgspec.json.encode(manifest)))
 

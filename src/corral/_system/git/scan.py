@@ -296,6 +296,20 @@ def find_repository(folder: Path) -> RepositoryLayout | None:
     return None
 
 
+def project_of(folder: str) -> str:
+    """The repository of a folder: of a linked worktree the one that it belongs to. Without a
+    repository the folder itself."""
+    if not folder or "://" in folder:
+        return folder
+    try:
+        layout = find_repository(Path(folder))
+    except OSError:
+        layout = None
+    if layout is None:
+        return os.path.realpath(folder)
+    return str(layout.common.parent if layout.common.name == ".git" else layout.common)
+
+
 def read_head(git_dir: Path) -> str | None:
     """The full name of the reference in ``HEAD``, or a commit's id; None if neither is there."""
     data = read_small(git_dir / "HEAD", _SMALL)

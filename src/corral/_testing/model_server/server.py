@@ -41,6 +41,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from corral._core.terminal_text import counted
+from corral._system.environment import SCRIPTED
 from corral._system.threads import LoopThread
 from corral._testing.model_server import anthropic, chat, gemini, responses
 from corral._testing.model_server.http import BACKLOG, Incoming, ServerResponse, serve
@@ -338,7 +339,7 @@ class ModelServer:
 def _env(url: str, key: str) -> dict[str, str]:
     from corral._agents import registry
 
-    variables: dict[str, str] = {}
+    variables: dict[str, str] = {SCRIPTED: "1"}
     for agent in registry.all_agents():
         if agent.probe is not None:
             variables |= agent.probe.env(f"{url}/v1", key)

@@ -1,0 +1,27 @@
+"""``corral runs``: the verbs of every kind of run."""
+
+from __future__ import annotations
+
+import click
+
+from corral._cli.command_types import LazyGroup
+
+COMMANDS = {
+    "list": ("corral._cli.runs.look:list_runs", "List runs, the newest first."),
+    "show": ("corral._cli.runs.look:show", "Show what a run did and what it waits for."),
+    "delete": ("corral._cli.runs.remove:delete", "Delete runs with all that is stored of them."),
+    "prune": ("corral._cli.runs.remove:prune", "Delete runs that ended long ago."),
+}
+
+
+@click.group("runs", cls=LazyGroup)
+def command() -> None:
+    """Look at runs, answer them, continue them, export and delete them.
+
+    A run is what you have started: a session, a pipeline, a workflow, a batch, a comparison, a
+    review or a merge. RUN is the id of one, a unique beginning of it, or 'last', the newest in this
+    project.
+    """
+
+
+command.table = COMMANDS

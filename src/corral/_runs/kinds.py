@@ -1,0 +1,112 @@
+"""The kinds of runs: the only list of them. A kind says in one record what is its own; no one else
+asks which kind a run is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+
+from corral._merging import owners
+from corral._runs import (
+    batch_runs,
+    comparison_runs,
+    durable_runs,
+    merge_runs,
+    review_runs,
+    session_runs,
+)
+from corral._runs.run_record import Kind, Run, RunDetails, Sources
+
+Act = Callable[..., Any]
+"""What a verb calls with the run and the verb's own arguments."""
+
+
+class RunKind(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kind of runs has of its own. A verb that is None means nothing for it."""
+
+    name: Kind
+    part: str
+    """What a place in it is called."""
+    list_runs: Callable[[Sources], Iterator[Run]]
+    """Those that are stored or run now, with their parts, in any order. Blocks."""
+    show: Callable[[Run], RunDetails]
+    """Blocks."""
+    delete: Callable[[Run], None]
+    """Deletes a run that neither runs nor waits, with its files. Blocks."""
+    formats: tuple[str, ...] = ()
+    """In which it can be exported."""
+    forget: Callable[[float], None] | None = None
+    """Removes what is stored besides and was not used since this time. Blocks."""
+    answer: Act | None = None
+    cancel: Act | None = None
+    resume: Act | None = None
+    fork: Act | None = None
+    budget: Act | None = None
+
+
+_EVENTS = ("ndjson", "atif", "otel", "html", "md", "bundle")
+
+KINDS: dict[str, RunKind] = {
+    kind.name: kind
+    for kind in (
+        RunKind(
+            name="session",
+            part="turn",
+            list_runs=session_runs.list_runs,
+            show=session_runs.show,
+            delete=session_runs.delete,
+            formats=_EVENTS,
+        ),
+        RunKind(
+            name="pipeline",
+            part="node",
+            list_runs=durable_runs.list_pipelines,
+            show=durable_runs.show,
+            delete=durable_runs.delete,
+            formats=_EVENTS,
+        ),
+        RunKind(
+            name="workflow",
+            part="step",
+            list_runs=durable_runs.list_workflows,
+            show=durable_runs.show,
+            delete=durable_runs.delete,
+            formats=_EVENTS,
+        ),
+        RunKind(
+            name="batch",
+            part="task",
+            list_runs=batch_runs.list_runs,
+            show=batch_runs.show,
+            delete=batch_runs.delete,
+        ),
+        RunKind(
+            name="comparison",
+            part="attempt",
+            list_runs=comparison_runs.list_runs,
+            show=comparison_runs.show,
+            delete=comparison_runs.delete,
+        ),
+        RunKind(
+            name="review",
+            part="part",
+            list_runs=review_runs.list_runs,
+            show=review_runs.show,
+            delete=review_runs.delete,
+        ),
+        RunKind(
+            name="merge",
+            part="branch",
+            list_runs=merge_runs.list_runs,
+            show=merge_runs.show,
+            delete=merge_runs.delete,
+            forget=owners.forget_older,
+        ),
+    )
+}
+
+
+def kind_of(run: Run) -> RunKind:
+    return KINDS[run.kind]

@@ -1,0 +1,154 @@
+"""The verbs of runs, for every kind: what ``corral runs``, ``corral.runs`` and the API call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from msgspec.structs import replace
+
+from corral._runs import lookup
+from corral._runs.kinds import KINDS, kind_of
+from corral._runs.lookup import RunQuery
+from corral._runs.run_record import Kind, Run, RunDetails, State
+from corral._system import clock
+from corral._system.threads import in_thread, short_traceback_async, sync_twin
+from corral.errors import ConfigError
+
+
+@short_traceback_async
+async def list(  # noqa: PLR0913 (the name of the verb, and its conditions)
+    *,
+    kind: Kind | None = None,
+    state: State | None = None,
+    project: str | None = None,
+    agent: str | None = None,
+    text: str | None = None,
+    since: float | None = None,
+    parts: bool = False,
+    limit: int | None = None,
+    db: str | None = None,
+) -> Sequence[Run]:
+    """The runs of all kinds that fit all conditions, the newest first; what runs or waits comes
+    before. ``project``: a folder in it. ``text``: in the id, the title or the reason; of sessions
+    anywhere in the transcript. ``since``: seconds since the epoch. ``parts``: also runs that are
+    parts of others. ``db``: only those of this database.
+
+    ::
+
+        for run in await corral.runs.list(state="failed", limit=10):
+            print(run.id, run.kind, run.title, run.reason)
+    """
+    query = RunQuery(
+        kind=kind,
+        state=state,
+        project=project,
+        agent=agent,
+        text=text,
+        since=since,
+        parts=parts,
+        limit=limit,
+    )
+    return await in_thread(lookup.list_runs, query, db=db)
+
+
+@short_traceback_async
+async def show(run: str, *, db: str | None = None) -> RunDetails:
+    """One run with what its kind has: the turns of a session, the state of a pipeline or workflow,
+    the report of a batch, attempts, findings, or the entries of a merge queue; and its parts.
+    ``run``: an id, a unique beginning of it, or ``last``. Raises ``ConfigError`` for several runs,
+    and ``ResumeLost`` for none.
+
+    ::
+
+        details = await corral.runs.show("last")
+        print(details.run.state, details.run.cost.usd)
+    """
+
+    def read() -> RunDetails:
+        found = lookup.find(run, db=db)
+        every = lookup.list_runs(RunQuery(parts=True), db=db)
+        parts = tuple(part for part in reversed(every) if part.parent == found.id)
+        return replace(kind_of(found).show(found), parts=parts)
+
+    return await in_thread(read)
+
+
+@short_traceback_async
+async def delete(*runs: str, db: str | None = None) -> Sequence[Run]:
+    """Delete runs with their parts and files; returns them. If one of them runs or waits, none is
+    deleted. Raises ``ConfigError``.
+
+    ::
+
+        await corral.runs.delete("20261115-101500-1f3a9c")
+    """
+
+    def remove() -> Sequence[Run]:
+        found = [lookup.find(name, db=db) for name in runs]  # all are known before one is deleted
+        every = lookup.list_runs(RunQuery(parts=True), db=db)
+        ids = {run.id for run in found}
+        parts = [run for run in every if run.parent in ids and run.id not in ids]
+        for run in (*found, *parts):
+            check_ended(run)
+        for run in (*parts, *found):
+            kind_of(run).delete(run)
+        return found
+
+    return await in_thread(remove)
+
+
+@short_traceback_async
+async def prune(
+    *,
+    older_than: float,
+    kind: Kind | None = None,
+    dry_run: bool = False,
+    db: str | None = None,
+) -> Sequence[Run]:
+    """Delete the runs that ended more than ``older_than`` seconds ago, with their parts and files;
+    returns them, the oldest first. What runs or waits stays; so do branches, and files outside
+    corral's home. ``dry_run``: deletes nothing. Raises ``ConfigError``.
+
+    ::
+
+        for run in await corral.runs.prune(older_than=30 * 86400, dry_run=True):
+            print(run.id, run.ended)
+    """
+    if not older_than >= 0:
+        raise ConfigError(f"older_than must not be negative, got: {older_than:g}")
+    before = clock.now() - older_than
+
+    def remove() -> Sequence[Run]:
+        runs = lookup.list_runs(RunQuery(kind=kind, parts=True), db=db)
+        found = [
+            run
+            for run in reversed(runs)
+            if not run.is_open and run.ended is not None and run.ended < before
+        ]
+        for run in () if dry_run else found:
+            with suppress(ConfigError):  # it is used again
+                kind_of(run).delete(run)
+        for name in KINDS if kind is None else [kind]:
+            if not dry_run and db is None and (forget := KINDS[name].forget) is not None:
+                forget(before)
+        return found
+
+    return await in_thread(remove)
+
+
+def check_ended(run: Run) -> None:
+    """Raises ``ConfigError`` for a run that runs or waits."""
+    if run.is_open:
+        what = "runs" if run.state in ("running", "limited") else f"is {run.state}"
+        raise ConfigError(
+            f"the {run.kind} {run.id} {what}, so it cannot be deleted",
+            hint=f"First: corral runs cancel {run.id}",
+        )
+
+
+list_sync: Final = sync_twin(list)
+show_sync: Final = sync_twin(show)
+prune_sync: Final = sync_twin(prune)
+delete_sync: Final = sync_twin(delete)
