@@ -63,15 +63,18 @@ def test_the_updates_of_an_acp_agent_are_read(bench: BenchEnvironment, way: str)
 
 
 @pytest.mark.parametrize("way", ["session", "pool"])
+@pytest.mark.deep_but_first
 def test_an_acp_agent_answers_many_prompts(bench: BenchEnvironment, way: str) -> None:
     assert figures(bench, "acp_updates.py", way, bench.updates(20), "10")["count"] == 10
 
 
+@pytest.mark.deep
 def test_the_updates_of_an_acp_agent_are_read_by_the_official_sdk(bench: BenchEnvironment) -> None:
     assert figures(bench, "acp_sdk.py", bench.updates(20))["count"] == 20
 
 
 @pytest.mark.parametrize("way", ["corral", "corral-lint", "pydot"])
+@pytest.mark.deep_but_first
 def test_a_pipeline_is_parsed(bench: BenchEnvironment, way: str) -> None:
     assert figures(bench, "dot.py", way, bench.pipeline(30))["count"] >= 30
 
@@ -132,6 +135,7 @@ def model_port() -> Iterator[str]:
         ("openai", "chat", "concurrent", 100),
     ],
 )
+@pytest.mark.deep_but_first
 def test_a_model_is_called(
     bench: BenchEnvironment, model_port: str, way: str, wire: str, what: str, count: int
 ) -> None:
@@ -171,12 +175,14 @@ def test_a_model_is_called_through_a_proxy(
         pytest.param("chain", "corral", marks=pytest.mark.deep),
     ],
 )
+@pytest.mark.deep
 def test_durable_nodes_run(bench: BenchEnvironment, way: str, form: str) -> None:
     if way == "bare" and sys.version_info >= (3, 12) and sqlite3.sqlite_version_info < (3, 42):
         pytest.skip("from Python 3.12 on the library alone needs SQLite 3.42")
     assert figures(bench, "durable.py", way, "2", form)["cpu"] > 0
 
 
+@pytest.mark.deep
 def test_runs_wait_for_a_person(bench: BenchEnvironment, tmp_path: Path) -> None:
     assert figures(bench, "waiting_runs.py", tmp_path / "x.db", "2")["waiting"] == 2
 

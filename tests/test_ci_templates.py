@@ -251,6 +251,7 @@ def test_the_action_reviews_and_comments(
     assert "set verify" in done.stderr
 
 
+@pytest.mark.deep
 def test_the_template_reviews_and_comments(
     change: tuple[Path, str, str],
     runner: dict[str, str],

@@ -124,11 +124,12 @@ def samples() -> list[object]:
 def sample_marks(block: Block) -> list[pytest.MarkDecorator]:
     if block.name == FIRST_SAMPLE:
         return [*needs_gemini(block.text), pytest.mark.spine]
-    if USES_PANDAS in block.text or block.name in DEAR_SAMPLES:
-        return [pytest.mark.deep]
     if re.search(USES_TOOLS, block.text):
         return [*needs_gemini(block.text), pytest.mark.deep]
-    return []
+    is_first = block == next(b for b in blocks("python") if b.page == block.page)
+    if USES_PANDAS in block.text or not (is_first or block.page == "README"):
+        return [pytest.mark.deep]
+    return [pytest.mark.deep] if block.name in DEAR_SAMPLES else []
 
 
 def test_the_first_sample_and_the_first_commands_start_the_real_agent() -> None:
@@ -150,7 +151,7 @@ def console_pages() -> list[object]:
         pages[page] = [line for line in pages[page] if line not in elsewhere]
     return [
         pytest.param(
-            page, lines, id=page, marks=[*needs_gemini("\n".join(lines)), pytest.mark.spine]
+            page, lines, id=page, marks=[*needs_gemini("\n".join(lines)), pytest.mark.deep]
         )
         if page == FIRST_COMMANDS
         else pytest.param(page, lines, id=page, marks=[pytest.mark.deep] if is_long else [])

@@ -26,6 +26,7 @@ def erlang_wait(places: int, load: float) -> float:
 
 
 @pytest.mark.parametrize(("workers", "at_once"), [(1, 4), (4, 1)])
+@pytest.mark.deep_but_first
 def test_waits_are_those_of_queueing_theory(workers: int, at_once: int) -> None:
     source = random.Random(7)
     now, nodes = 0.0, list[Node]()

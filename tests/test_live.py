@@ -254,6 +254,7 @@ async def test_what_others_see_of_a_request_has_no_secrets(workspace: Path) -> N
     await task
 
 
+@pytest.mark.deep
 async def test_a_session_that_is_dropped_without_being_closed_is_not_listed_any_more(
     workspace: Path,
 ) -> None:

@@ -110,6 +110,7 @@ def test_the_wheel_has_every_file_of_the_package_and_the_documentation(wheel: Pa
     assert all(name.startswith(("corral/_docs/pages/", "corral/_docs/site/")) for name in others)
 
 
+@pytest.mark.deep
 def test_library_skills_finds_the_skill_of_an_installed_wheel(
     installed: Path, workspace: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_the_installed_command_has_the_version_of_the_package(
     assert call(installed / "python", "-m", "corral", "--version").strip() == version
 
 
+@pytest.mark.deep
 def test_the_installed_command_knows_its_agents_without_extras(
     installed: Path, tmp_path: Path
 ) -> None:
@@ -230,6 +232,7 @@ def test_the_installed_command_runs_an_agent(installed: Path, workspace: Path) -
     assert call(*command, "--quiet", GOOD, env=env, cwd=workspace).strip()
 
 
+@pytest.mark.deep
 def test_the_installed_library_runs_a_pipeline(installed: Path, workspace: Path) -> None:
     code = (
         "from corral import pipelines; print(pipelines.run_sync('digraph { s [shape=Mdiamond];"

@@ -131,6 +131,7 @@ def test_text_without_an_id_continues_the_message_before_it() -> None:
     assert result_from_events([*pieces, Done(status="success")]).text == "Hello.\n\nBye."
 
 
+@pytest.mark.deep
 def test_a_long_answer_takes_little_more_memory_than_its_text() -> None:
     size, piece = 32 * 1024 * 1024, "x" * 512
     tracemalloc.start()

@@ -40,6 +40,7 @@ def run_suite(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.deep
 def test_a_test_that_passes_alone_is_listed_as_unstable(tmp_path: Path) -> None:
     (tmp_path / "test_x.py").write_text(UNSTABLE)
     done = run_suite(tmp_path)
@@ -115,6 +116,7 @@ def test_what_failed_runs_first_the_next_time_and_fails_the_run_if_it_fails_agai
     assert json.loads((tmp_path / "state" / "deep.json").read_bytes())["failed"] == []
 
 
+@pytest.mark.deep
 def test_a_test_for_which_there_is_no_time_is_kept_for_the_next_run(tmp_path: Path) -> None:
     test = "tests/test_run_suite.py::test_as_many_runs_as_there_are_parts_run_all_deep_tests"
     words = ["-m", "pytest", "-q", "-n", "0", "-o", f"cache_dir={tmp_path}", "--within=-1", test]

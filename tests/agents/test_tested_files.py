@@ -22,7 +22,8 @@ def params() -> list[object]:
     for package, agent in AGENTS.items():
         mark = mark_of(agent.name)
         marks = [getattr(pytest.mark, mark), pytest.mark.real_agent]
-        marks += [pytest.mark.deep] if mark in ON_DEMAND else []
+        is_large = agent.programs[0] in ("claude", "codex")
+        marks += [pytest.mark.deep] if is_large or mark in ON_DEMAND else []
         if package not in WITHOUT:
             found.append(pytest.param(agent, id=agent.programs[0], marks=marks))
     return found

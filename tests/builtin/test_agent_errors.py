@@ -34,6 +34,7 @@ async def test_a_refused_key_ends_the_run(ours: BuiltinAgent, wire: str) -> None
         result.raise_for_status()
 
 
+@pytest.mark.deep
 async def test_the_command_line_exits_as_for_any_agent(ours: BuiltinAgent) -> None:
     code, _, reported = await run_command(ours, [fail(401, "no such key")])
     assert code == 6, reported

@@ -125,6 +125,7 @@ async def _buried() -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.deep
 async def test_the_command_line_resumes_the_last_session(ours: BuiltinAgent) -> None:
     code, out, reported = await run_command(ours, [say("One.")], prompt="first")
     assert (code, out) == (0, "One.\n"), reported

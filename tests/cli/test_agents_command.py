@@ -64,6 +64,7 @@ def columns(env: dict[str, str], agent: str) -> list[str]:
     return next(line for line in lines if line[0] == agent)
 
 
+@pytest.mark.deep
 def test_the_list_says_what_each_agent_is(env: dict[str, str]) -> None:
     env["CORRAL_HOME"] = env["HOME"]
     agents = listed(env)
@@ -79,6 +80,7 @@ def test_the_list_says_what_each_agent_is(env: dict[str, str]) -> None:
     assert columns(env, "manual")[4] == "–"
 
 
+@pytest.mark.deep
 def test_the_list_marks_a_version_that_was_never_tested(env: dict[str, str]) -> None:
     program = Path(env["PATH"]) / "codex"
     program.write_text("#!/bin/sh\necho codex-cli 99.0.0\n")
@@ -172,6 +174,7 @@ def test_a_probe_without_a_name_is_of_the_default_agent(env: dict[str, str]) -> 
 
 
 @pytest.mark.gemini_cli
+@pytest.mark.deep
 def test_an_installation_names_the_doctor(env: dict[str, str]) -> None:
     installed("gemini-cli")
     env |= {"CORRAL_HOME": MANAGED, "PATH": os.environ["PATH"]}

@@ -143,6 +143,7 @@ def test_bad_input_is_an_error_before_anything_is_started(
     assert not (Path(os.environ["CORRAL_HOME"]) / "batches").exists()
 
 
+@pytest.mark.deep
 def test_after_a_kill_the_same_command_goes_on_with_another_scripted_model(workspace: Path) -> None:
     """The first one ended with its command, and the agents of the tasks are still there."""
     words = (put(workspace, 1), "-p", "task {{n}}", "-o", "r.jsonl", "--model", MODEL)
@@ -218,6 +219,7 @@ def test_an_interrupted_batch_prints_how_to_continue_and_is_resumed_by_its_name(
     assert (repeated.returncode, "has already ended: success" in repeated.stderr) == (2, True)
 
 
+@pytest.mark.deep
 def test_two_batches_cannot_write_the_same_file(workspace: Path, model: CountingModel) -> None:
     words = (put(workspace, 4), "-p", "task {{n}}", "-o", "r.jsonl", "-n", "1", "--no-durable")
     model.special = lambda task, _request: hang("did") if task == "2" else None
@@ -250,6 +252,7 @@ def test_a_spent_budget_has_its_own_exit_code(workspace: Path, model: CountingMo
     "count",
     [90, *(pytest.param(count, marks=pytest.mark.deep) for count in (2000, 10_000))],
 )
+@pytest.mark.deep
 def test_a_killed_batch_of_thousands_of_tasks_is_completed(workspace: Path, count: int) -> None:
     words = (put(workspace, count), "-p", "task {{n}}", "--simulate", "-o", "r.jsonl", "-n", "64")
     process = start(*words, cwd=workspace, env={})
@@ -309,6 +312,7 @@ def test_the_progress_bar_shows_the_share_the_rate_and_the_cost() -> None:
     assert progress.share == 0.4
 
 
+@pytest.mark.deep
 def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     tasks = put(workspace, 2)
     done = batch(tasks, "--simulate", "-p", "{{n}}", "-o", "r.jsonl", "--name", "b", cwd=workspace)
@@ -347,6 +351,7 @@ def test_each_file_of_a_pattern_is_a_task(workspace: Path) -> None:
     assert (none.returncode, "give one file of tasks, got 0" in none.stderr) == (2, True)
 
 
+@pytest.mark.deep
 def test_a_full_disk_behind_stdout_names_the_command_that_continues(workspace: Path) -> None:
     words = ["batch", put(workspace, 2), "--prompt", "x{{n}}", "--simulate", "--db", "runs.db"]
     with open("/dev/full", "w") as full:

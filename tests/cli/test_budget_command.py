@@ -55,6 +55,7 @@ def first_run(is_wanted: Callable[[LiveRun], object]) -> LiveRun | None:
     return next((run for run in live.runs() if is_wanted(run)), None)
 
 
+@pytest.mark.deep
 def test_a_paused_session_goes_on_and_wrong_amounts_are_refused(
     workspace: Path, model: CountingModel
 ) -> None:

@@ -186,6 +186,7 @@ def test_a_wrong_model_agent_or_policy_changes_nothing(chat: ChatSetup) -> None:
 
 
 @playing(say("Blue."), say("You like blue."))
+@pytest.mark.deep
 def test_another_agent_gets_the_conversation_so_far(chat: ChatSetup) -> None:
     program = Path(__file__).parents[1] / "programs" / "scripted_acp.py"
     agent = f"{sys.executable} {program} --acp"
@@ -244,6 +245,7 @@ def test_save_writes_the_conversation_and_replaces_no_file(chat: ChatSetup) -> N
 
 
 @playing(say("Two lines."), say("Again."))
+@pytest.mark.deep
 def test_pasted_lines_are_one_prompt_and_go_into_a_private_history(chat: ChatSetup) -> None:
     with chat.screen() as shown:
         shown.until_true(lambda: shown.lines[-1:] == [">"])

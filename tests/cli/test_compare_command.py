@@ -57,6 +57,7 @@ def test_the_agents_may_have_a_scripted_model(workspace: Path) -> None:
     assert done.stdout.count("Hi.") == 2
 
 
+@pytest.mark.deep
 def test_a_killed_comparison_resumes_with_another_scripted_model(workspace: Path) -> None:
     script = workspace / "fake.toml"
     script.write_text('[[turn]]\nhang = true\nrepeat = "forever"\n')
@@ -80,6 +81,7 @@ def test_a_killed_comparison_resumes_with_another_scripted_model(workspace: Path
     assert [attempt["verdict"] for attempt in task["attempts"]] == ["passed", "passed"]
 
 
+@pytest.mark.deep
 def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: Path) -> None:
     words = (*BOTH, "--verify", "grep -q fixed file", "--approve", "all", "--json", "--repeat", "2")
     done = run(
@@ -99,6 +101,7 @@ def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: P
     assert "mine" in shown("list", repository)
 
 
+@pytest.mark.deep
 def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> None:
     verify = "grep -q fixed file"
     compare(WORKS, [FLASH, PRO], repository, verify=verify, work=["file"], name="one")
@@ -233,6 +236,7 @@ def test_bad_input_is_an_error_before_anything_starts(
 
 
 @needs_sandbox
+@pytest.mark.deep
 def test_held_out_scenarios_decide_and_no_agent_reads_them(
     repository: Path, tmp_path: Path
 ) -> None:

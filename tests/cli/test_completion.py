@@ -39,6 +39,7 @@ def completed(*words: str, cwd: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.deep
 def test_bash_completes_commands_agents_and_models(workspace: Path) -> None:
     assert completed("corral", "ses", cwd=workspace) == ["sessions"]
     assert completed("corral", "run", "--agent", "gemini-", cwd=workspace) == [

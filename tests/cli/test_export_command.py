@@ -57,6 +57,7 @@ def test_a_session_is_written_in_each_format(workspace: Path, session: str) -> N
     assert (piped.stdout, piped.stderr) == ("", "wrote run.md\n")
 
 
+@pytest.mark.deep
 def test_a_pipeline_run_is_written_in_each_format(workspace: Path) -> None:
     folder = stored_pipeline(paths.home() / "runs" / "ship-1a2b")
     lines = exported("ship", cwd=workspace).splitlines()
@@ -102,7 +103,7 @@ def check_terminal(data: bytes) -> None:
     assert obeyed == []
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_no_export_has_a_terminal_sequence_of_an_agent(workspace: Path) -> None:
     """A file that corral wrote may be printed at a terminal by other programs."""
     events = [made_hostile(event) for event in session_events()]
@@ -245,6 +246,7 @@ PIPELINE = """digraph ship {
 }"""
 
 
+@pytest.mark.deep
 def test_a_durable_run_sends_its_spans_and_becomes_a_page(workspace: Path) -> None:
     (workspace / "ship.dot").write_text(PIPELINE)
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

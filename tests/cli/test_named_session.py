@@ -45,6 +45,7 @@ def test_two_calls_share_one_agent_process_and_one_session(session: Path) -> Non
     assert [(each["name"], each["turns"]) for each in listed] == [("fix", 2)]
 
 
+@pytest.mark.deep
 def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None:
     first = run("pid", cwd=session).stdout
     assert "stopped" in corral("sessions", "stop", "fix", cwd=session).stdout
@@ -55,6 +56,7 @@ def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None
     assert [each["turns"] for each in listed] == [2]
 
 
+@pytest.mark.deep
 def test_a_name_whose_session_is_gone_is_an_error_that_says_what_to_do(session: Path) -> None:
     assert run("text hi", cwd=session).returncode == 0
     corral("sessions", "stop", "fix", cwd=session)
@@ -66,11 +68,13 @@ def test_a_name_whose_session_is_gone_is_an_error_that_says_what_to_do(session: 
     assert run("text hi", cwd=session).stdout == "hi\n"
 
 
+@pytest.mark.deep
 def test_what_is_denied_because_no_one_can_be_asked_is_printed(session: Path) -> None:
     done = run("text hi", cwd=session)
     assert "there is no terminal to ask on: write, shell" in done.stderr
 
 
+@pytest.mark.deep
 def test_events_are_printed_as_by_other_runs(session: Path) -> None:
     lines = run("text hi", "--json", cwd=session).stdout.splitlines()
     kinds = [json.loads(line)["type"] for line in lines]
@@ -78,6 +82,7 @@ def test_events_are_printed_as_by_other_runs(session: Path) -> None:
     assert kinds[-1] == "done"
 
 
+@pytest.mark.deep
 def test_a_changed_configuration_is_not_ignored(session: Path, tmp_path: Path) -> None:
     """A policy that was made stricter must hold for the next prompt."""
     config = tmp_path / "strict.toml"
@@ -109,6 +114,7 @@ def test_what_does_not_fit_is_an_error(session: Path, words: tuple[str, ...], me
     assert message in done.stderr
 
 
+@pytest.mark.deep
 def test_the_exit_code_is_that_of_the_run(session: Path) -> None:
     late = run("hang", "--timeout", "1", cwd=session)
     assert late.returncode == 3, late.stderr
@@ -125,6 +131,7 @@ SCHEMA = json.dumps(
 )
 
 
+@pytest.mark.deep
 def test_the_answer_of_a_named_session_fits_a_schema(session: Path) -> None:
     first = run('text {"count": 3}', "--schema", SCHEMA, cwd=session)
     assert (first.returncode, first.stdout) == (0, '{"count": 3}\n'), first.stderr
@@ -141,6 +148,7 @@ def test_the_answer_of_a_named_session_fits_a_schema(session: Path) -> None:
     assert [each["turns"] for each in listed] == [5]
 
 
+@pytest.mark.deep
 def test_a_named_session_is_asked_to_correct_an_answer_that_does_not_fit(session: Path) -> None:
     wrong = run('text {"count": "x"}', "--schema", SCHEMA, cwd=session)
     assert wrong.stdout == ""
@@ -170,6 +178,7 @@ def test_each_message_of_the_answer_starts_on_a_new_line(session: Path) -> None:
     assert run(prompt, "--quiet", cwd=session).stdout == "two and more\n"
 
 
+@pytest.mark.deep
 def test_a_permission_request_is_denied_although_the_session_was_started_by_a_person(
     session: Path,
 ) -> None:
@@ -187,6 +196,7 @@ def test_a_permission_request_is_denied_although_the_session_was_started_by_a_pe
     assert run("ask execute make it", "--quiet", cwd=session).stdout == "[c-no]\n"
 
 
+@pytest.mark.deep
 def test_an_interrupted_prompt_is_cancelled_and_the_session_goes_on(session: Path) -> None:
     interrupted = start("touch began\nhang", session)
     _wait_for(session / "began")
@@ -196,6 +206,7 @@ def test_an_interrupted_prompt_is_cancelled_and_the_session_goes_on(session: Pat
     assert run("text still here", cwd=session).stdout == "still here\n"
 
 
+@pytest.mark.deep
 def test_a_process_that_ends_meanwhile_is_reported(session: Path) -> None:
     prompt = start("touch began\nhang", session)
     _wait_for(session / "began")
@@ -207,6 +218,7 @@ def test_a_process_that_ends_meanwhile_is_reported(session: Path) -> None:
     assert "the background process of the session ended unexpectedly" in err
 
 
+@pytest.mark.deep
 def test_a_reader_that_has_gone_ends_the_command(session: Path) -> None:
     prompt = start("touch began\nuntil go\ntext hello", session)
     _wait_for(session / "began")

@@ -97,6 +97,7 @@ def test_invalid_arguments_are_an_error(
     assert message in done.stderr
 
 
+@pytest.mark.deep
 def test_a_run_is_recorded_and_replayed_without_program_and_key(
     workspace: Path, other: Path, tmp_path: Path
 ) -> None:

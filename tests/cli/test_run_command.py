@@ -387,6 +387,7 @@ def test_processes_of_a_killed_run_are_ended_by_reap(workspace: Path) -> None:
     assert list(registry.iterdir()) == []
 
 
+@pytest.mark.deep
 def test_deadlines_apply_while_the_reader_of_stdout_does_not_read(workspace: Path) -> None:
     running = Running("init\nmany 20000\nresult", "--timeout", "1", cwd=workspace)
     assert running.end()[0] == 3

@@ -77,6 +77,7 @@ async def test_a_killed_server_leaves_no_agent_and_finished_runs_stay_readable(
 
 
 @pytest.mark.parametrize("drain", ["30s", "0s"])
+@pytest.mark.deep_but_first
 async def test_sigterm_lets_runs_end_for_the_time_of_drain(workspace: Path, drain: str) -> None:
     gate = workspace / "gate"
     os.mkfifo(gate)

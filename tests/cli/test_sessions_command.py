@@ -86,6 +86,7 @@ def test_last_is_the_same_run_in_every_command(
     assert ids[1] not in done.stdout + done.stderr
 
 
+@pytest.mark.deep
 def test_sessions_are_found_by_text_agent_folder_and_age(
     workspace: Path, ids: tuple[str, str]
 ) -> None:
@@ -115,6 +116,7 @@ def test_a_session_is_shown_turn_by_turn(workspace: Path, ids: tuple[str, str]) 
     assert turn["prompt"] == "Fix the parser"
 
 
+@pytest.mark.deep
 def test_the_changes_of_files_are_shown_if_they_are_stored(workspace: Path) -> None:
     done = corral(
         *("run", "--agent", "gemini-cli", "--program", str(SCRIPTED), "--env", "GEMINI_API_KEY"),

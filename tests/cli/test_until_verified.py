@@ -101,6 +101,7 @@ def test_bad_input_is_one_error_before_anything_starts(
 
 
 @needs_sandbox
+@pytest.mark.deep
 def test_a_batch_runs_scenarios_for_each_task(
     tmp_path: Path, held_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +143,7 @@ def prompt(cwd: Path, text: str, *words: str) -> subprocess.CompletedProcess[str
     return corral("run", *words, "--sandbox", "off", text, cwd=cwd)
 
 
+@pytest.mark.deep
 def test_each_prompt_of_a_named_session_is_verified(session: Path, tmp_path: Path) -> None:
     checks = ("--verify", "test -f a", "--require", "verified")
     (session / "keep").touch()
@@ -158,6 +160,7 @@ def test_each_prompt_of_a_named_session_is_verified(session: Path, tmp_path: Pat
     assert "corral sessions stop fix" in done.stderr
 
 
+@pytest.mark.deep
 def test_a_prompt_to_a_named_session_is_repeated_until_it_is_verified(session: Path) -> None:
     orders = "echo touch a; echo text hi; test -f a"  # its output is the next prompt
     done = prompt(session, "text hi", "--verify", orders, "--until-verified", "--rounds", "1")

@@ -77,6 +77,7 @@ def test_the_end_of_a_run_has_the_verdict_and_decides_the_exit_code(project: Pat
     assert json.loads(done.stdout)["receipt"]["verdict"] == "verified"
 
 
+@pytest.mark.deep
 def test_the_summary_has_the_verdict_and_the_evidence(project: Path, receipt: Path) -> None:
     summary = project.parent / "summary.md"
     summary.write_text("before\n")
@@ -113,6 +114,7 @@ def test_bad_input_is_one_error_before_anything_starts(
     assert not (project / "started").exists()
 
 
+@pytest.mark.deep
 def test_checks_of_the_configuration_are_checks(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_checks_of_the_configuration_are_checks(
     assert run(project, FIX, "--require", "verified", "--put-back").returncode == 0
 
 
+@pytest.mark.deep
 def test_a_receipt_is_repeated_and_says_the_same_here_and_elsewhere(
     project: Path, receipt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,6 +148,7 @@ def test_a_receipt_is_repeated_and_says_the_same_here_and_elsewhere(
     assert "it has no check 'make -s lint'" in done.stdout
 
 
+@pytest.mark.deep
 def test_a_receipt_that_names_its_own_file_as_the_stored_one_is_a_claim(
     project: Path, receipt: Path
 ) -> None:
@@ -160,6 +164,7 @@ def test_a_receipt_that_names_its_own_file_as_the_stored_one_is_a_claim(
         assert "as the agent left them" in done.stdout
 
 
+@pytest.mark.deep
 def test_no_line_of_a_receipt_is_a_command_of_a_ci_system(project: Path, receipt: Path) -> None:
     text = "x\n::add-mask::a\n ##[command]b\x1b[2J"
     checks = [{"kind": "command", "argv": ["sh", "-c", f": {text}"], "command": text}]
@@ -175,6 +180,7 @@ def test_no_line_of_a_receipt_is_a_command_of_a_ci_system(project: Path, receipt
             assert "\x1b" not in line
 
 
+@pytest.mark.deep
 def test_a_receipt_in_the_workspace_does_not_make_itself_stale(project: Path) -> None:
     for script in (FIX, "echo '# more' >> calc.py"):  # the second run replaces the receipt
         run(project, script, "--verify", PLAIN, "--receipt", "receipt.json")
@@ -184,6 +190,7 @@ def test_a_receipt_in_the_workspace_does_not_make_itself_stale(project: Path) ->
     assert "files changed since: copy.json\n" in verify(project, "receipt.json").stdout
 
 
+@pytest.mark.deep
 def test_a_later_edit_makes_it_stale(project: Path, receipt: Path) -> None:
     (project / "README.md").write_text("Another one.\n")
     (project / "new").touch()
@@ -194,6 +201,7 @@ def test_a_later_edit_makes_it_stale(project: Path, receipt: Path) -> None:
     assert (answer["answer"], answer["verdict"]) == ("stale", "verified")
 
 
+@pytest.mark.deep
 def test_an_edited_receipt_is_seen_with_and_without_its_hash(project: Path) -> None:
     file = project.parent / "receipt.json"
     run(project, "echo '# x' >> calc.py", "--verify", PLAIN, "--receipt", str(file))
@@ -214,6 +222,7 @@ def test_an_edited_receipt_is_seen_with_and_without_its_hash(project: Path) -> N
     assert done.returncode == 16, done.stdout
 
 
+@pytest.mark.deep
 def test_a_receipt_of_another_repository_is_named(
     project: Path, receipt: Path, tmp_path: Path
 ) -> None:
@@ -229,6 +238,7 @@ def test_a_receipt_of_another_repository_is_named(
     assert "is in no git repository" in done.stdout
 
 
+@pytest.mark.deep
 def test_what_was_not_committed_before_the_run_is_needed_again(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +263,7 @@ def test_a_receipt_that_does_not_exist(project: Path) -> None:
     assert verify(project, "20200101-000000-aaaaaa").returncode == 4
 
 
+@pytest.mark.deep
 def test_without_a_sandbox_the_error_names_the_option(
     project: Path, receipt: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,6 +306,7 @@ def test_the_commands_of_a_receipt_get_no_secret(
     assert json.loads(done.stdout)["evidence"][0]["output"] == "[]"
 
 
+@pytest.mark.deep
 def test_a_receipt_becomes_a_note_and_a_record_of_agent_trace(
     project: Path, receipt: Path, tmp_path: Path
 ) -> None:
@@ -317,6 +329,7 @@ def test_a_receipt_becomes_a_note_and_a_record_of_agent_trace(
     assert record["metadata"]["corral"]["verdict"] == "verified"
 
 
+@pytest.mark.deep
 def test_the_published_schema_is_that_of_receipts(project: Path, receipt: Path) -> None:
     from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 

@@ -49,6 +49,7 @@ def asking(workspace: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+@pytest.mark.deep
 def test_a_run_is_listed_watched_answered_and_replayed(
     workspace: Path, asking: subprocess.Popen[str]
 ) -> None:
@@ -78,6 +79,7 @@ def test_a_run_is_listed_watched_answered_and_replayed(
     assert json.loads(lines.splitlines()[-1])["type"] == "done"
 
 
+@pytest.mark.deep
 def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
     workspace: Path, asking: subprocess.Popen[str]
 ) -> None:
@@ -118,6 +120,7 @@ def test_wrong_words_are_an_error(workspace: Path, words: tuple[str, ...], messa
     assert message in done.stderr
 
 
+@pytest.mark.deep
 def test_a_pipeline_is_replayed_from_its_run_and_from_its_folder(workspace: Path) -> None:
     put(workspace, GATE)
     words = ("pipeline", "run", "p.dot", "--auto-approve", "--run-dir", "here", "--json")

@@ -109,6 +109,7 @@ def test_show_has_the_result_and_a_failed_run_says_how_it_goes_on(workspace: Pat
     assert "to repeat what has failed: corral workflow resume bad --db runs.db" in failed.stderr
 
 
+@pytest.mark.deep
 def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", "--auto-approve", "-q")
     file = folder / "flow.py"
@@ -126,6 +127,7 @@ def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     assert shown.startswith(f"r was continued as {new}\n{new} has ended: nothing would be repeated")
 
 
+@pytest.mark.deep
 def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", "--max-calls", "3", code=10)
     both = workflow(folder, "resume", "r", "-q", "--json", code=2)
@@ -135,6 +137,7 @@ def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
     assert shown["budget"]["max_calls"] == 7
 
 
+@pytest.mark.deep
 def test_a_run_with_a_scripted_model_goes_on_with_another_server(workspace: Path) -> None:
     (workspace / "fake.toml").write_text('[[turn]]\ntext = "Hi."\nrepeat = "forever"\n')
     (workspace / "flow.py").write_text(
@@ -152,6 +155,7 @@ def test_a_run_with_a_scripted_model_goes_on_with_another_server(workspace: Path
     assert workflow(workspace, "resume", "r", "-q", *fake).stdout == "Hi.Hi.\n"
 
 
+@pytest.mark.deep
 def test_arguments_are_typed(folder: Path) -> None:
     given = ("flow.py", "--auto-approve", "-q", "--arg", "count=3", "--arg", 'name:="B"')
     done = in_memory(folder, *given)
@@ -210,6 +214,7 @@ def test_bad_files_get_one_clear_error(
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.deep
 def test_bad_resumes_lose_nothing(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", code=10)
     done = workflow(folder, "run", "flow.py", "--run-id", "r", code=2)
@@ -232,6 +237,7 @@ def test_bad_resumes_lose_nothing(folder: Path) -> None:
     assert (folder / "log").read_text() == "x\n"
 
 
+@pytest.mark.deep
 def test_events_on_a_full_disk_end_with_the_command_that_continues(folder: Path) -> None:
     words = ["run", "flow.py", "--run-id", "r", "--json", "--auto-approve", "--db", "runs.db"]
     with open("/dev/full", "w") as full:

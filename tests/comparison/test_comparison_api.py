@@ -65,6 +65,7 @@ text done
 result"""
 
 
+@pytest.mark.deep
 def test_the_tests_do_not_exist_while_the_agent_or_its_processes_run(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -129,6 +130,7 @@ CASES = {
 }
 
 
+@pytest.mark.deep
 def test_the_patch_of_an_attempt_has_what_was_checked(repository: Path) -> None:
     script = "init\nwrite file\nwrite test_file.py\nresult"
     (repository / "test_file.py").write_text("before\n")
@@ -216,6 +218,7 @@ def test_agents_that_only_read_work_in_the_folder_itself(workspace: Path) -> Non
     assert (row.verdict, row.text, row.commit) == ("passed", "hello", "")
 
 
+@pytest.mark.deep
 def test_missing_attempts_are_repeated_on_request_and_others_never(repository: Path) -> None:
     flag = repository.parent / "online"
     script = f"init\nsh echo run >> {flag}.log\nsh test -e {flag} || kill -9 $PPID\nwrite f\nresult"
@@ -233,6 +236,7 @@ def test_missing_attempts_are_repeated_on_request_and_others_never(repository: P
 
 
 @needs_sandbox
+@pytest.mark.deep
 def test_the_example_makes_a_list_of_tasks_of_exercises(tmp_path: Path, workspace: Path) -> None:
     exercise, script = tmp_path / "exercises" / "two-fer", EXAMPLES / "exercism_tasks.py"
     for path, text in {
@@ -314,6 +318,7 @@ def test_the_script_of_a_task_is_copied_only_if_it_is_in_the_files_of_the_task(
 
 
 @needs_sandbox
+@pytest.mark.deep
 def test_a_task_gets_no_more_time_than_the_caller_allows(repository: Path, tmp_path: Path) -> None:
     tasks = task_file(tmp_path, verify="true", timeout="2h", verify_timeout=1e9)
     found = compare(tasks, [FLASH], repository, policy="edits", name="narrow")
@@ -373,6 +378,7 @@ def test_files_that_judge_are_those_from_before_the_attempt(repository: Path) ->
         compare(lies, [FLASH], repository, verify="true", verify_from="later")
 
 
+@pytest.mark.deep
 def test_a_verifier_has_what_the_agent_installed_and_no_other_ignored_file(
     repository: Path,
 ) -> None:
@@ -388,6 +394,7 @@ def test_a_verifier_has_what_the_agent_installed_and_no_other_ignored_file(
     assert row.verdict == "passed"
 
 
+@pytest.mark.deep
 def test_a_runner_that_exits_before_its_tests_has_failed(repository: Path) -> None:
     test = "import unittest, file2\nclass T(unittest.TestCase):\n    def test(self): pass\n"
     (repository / "test_it.py").write_text(test)

@@ -17,6 +17,7 @@ __all__ = ["repository"]
 pytestmark = pytest.mark.whole_program
 
 
+@pytest.mark.deep
 def test_every_ended_attempt_is_a_trial(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

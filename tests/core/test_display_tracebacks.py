@@ -97,6 +97,7 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.deep_but_first
 def test_the_traceback_of_a_script_has_only_its_own_lines(name: str, tmp_path: Path) -> None:
     code, message, hint = SCRIPTS[name]
     script = tmp_path / "script.py"

@@ -128,6 +128,7 @@ def test_sessions_are_shown_and_continued(stored: Stored) -> None:
     assert store.find(ours).meta.format == stored_formats.SESSION
 
 
+@pytest.mark.deep_but_first
 def test_the_recording_is_read_and_replayed(stored: Stored) -> None:
     """A run that starts the agent in another way differs from its recording."""
     path = stored.work / "recording.jsonl"
@@ -152,6 +153,7 @@ def test_the_file_of_results_is_continued(stored: Stored) -> None:
     assert results.read_bytes() == before
 
 
+@pytest.mark.deep_but_first
 def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
     """Those of an earlier format are in another file, which the lists name."""
     db = "" if stored.is_continued else f" --db {stored.database}"
@@ -195,6 +197,7 @@ def test_runs_and_batches_are_continued_or_refused(stored: Stored) -> None:
 
 
 @pytest.mark.parametrize("stored", [ARCHIVES[0]], indirect=True, ids=["the first"])
+@pytest.mark.deep
 def test_the_file_of_an_earlier_format_gets_no_new_runs(stored: Stored) -> None:
     """Its corral refuses open runs of this format beside its own."""
     before = stored.rows("corral.run")

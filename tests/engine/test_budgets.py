@@ -29,7 +29,7 @@ from corral.events import Error
 from corral.pipelines import Graph
 from corral.testing import Call, ModelServer, Request, Turn
 
-BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+BOTH = pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
 
 BRANCHES = """digraph work {
     %s
@@ -73,6 +73,7 @@ def model(
 
 @BOTH
 @pytest.mark.whole_program
+@pytest.mark.deep_but_first
 async def test_parallel_branches_do_not_exceed_the_budget_of_the_run(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -87,6 +88,7 @@ async def test_parallel_branches_do_not_exceed_the_budget_of_the_run(
 
 @BOTH
 @pytest.mark.whole_program
+@pytest.mark.deep_but_first
 async def test_a_node_is_limited_within_the_run(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -108,6 +110,7 @@ async def test_a_node_is_limited_within_the_run(
 
 @BOTH
 @pytest.mark.whole_program
+@pytest.mark.deep_but_first
 async def test_a_person_raises_the_budget_at_a_gate(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -169,6 +172,7 @@ PARENT = """digraph parent {
 
 
 @pytest.mark.whole_program
+@pytest.mark.deep
 async def test_a_run_is_paused_while_the_run_nested_in_it_is(
     model: CountingModel, workspace: Path
 ) -> None:
@@ -292,6 +296,7 @@ async def test_the_reported_cost_of_a_registered_node_counts(
 
 @BOTH
 @pytest.mark.whole_program
+@pytest.mark.deep_but_first
 async def test_a_branch_that_has_worked_can_still_report(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -333,6 +338,7 @@ async def test_a_branch_that_has_worked_can_still_report(
 
 @BOTH
 @pytest.mark.whole_program
+@pytest.mark.deep_but_first
 async def test_an_option_limits_the_run_as_a_whole(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:

@@ -39,7 +39,7 @@ GATE = """digraph gate {
 }"""
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_a_run_is_answered_and_continued_by_code_that_is_not_async(tmp_path: Path) -> None:
     db = str(tmp_path / "runs.db")
     waiting = pipelines.run_sync(GATE, simulate=True, db=db, cwd=tmp_path)

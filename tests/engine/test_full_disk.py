@@ -138,6 +138,7 @@ def test_a_batch_on_a_full_disk_fails_and_can_be_continued(workspace: Path, empt
     assert sorted(line["id"] for line in lines) == sorted(f"t{i}" for i in range(60))
 
 
+@pytest.mark.deep
 def test_a_node_whose_output_cannot_be_written_fails(workspace: Path, tmp_path: Path) -> None:
     """The command limits the files of its host to 1,500 bytes."""
     command = "prlimit --pid $PPID --fsize=1500; head -c 5000 /dev/zero | tr '\\\\0' x"

@@ -256,6 +256,7 @@ def can_be_opened(results: Path) -> bool:
     return True
 
 
+@pytest.mark.deep
 def test_a_second_database_is_refused_until_the_first_is_not_used(
     node: Node, new_file: str, tmp_path: Path
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_second_database_is_refused_until_the_first_is_not_used(
 
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+@pytest.mark.deep
 def test_a_forked_process_cannot_use_the_engine_of_its_parent(
     node: Node, new_file: str, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_run_directory_in_corrals_home_is_removed_with_its_run(
 
 
 @pytest.mark.seconds
+@pytest.mark.deep_but_first
 def test_a_batch_is_listed_and_pruned_but_its_results_stay(db: str, workspace: Path) -> None:
     file = workspace / "r.jsonl"
     given: dict[str, Any] = {"simulate": True, "db": db, "results": file, "name": "poems"}
@@ -121,6 +122,7 @@ def test_a_batch_is_listed_and_pruned_but_its_results_stay(db: str, workspace: P
     assert (report.earlier, report.succeeded) == (4, 4)
 
 
+@pytest.mark.deep
 def test_an_interrupted_batch_is_not_pruned(new_file: str, workspace: Path) -> None:
     async def leave_early() -> None:
         tasks = [f"{n}" for n in range(20)]

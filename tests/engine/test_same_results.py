@@ -94,6 +94,7 @@ def run(graph: str, cwd: Path, *, durable: bool) -> tuple[list[Json], list[Json]
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.deep_but_first
 def test_runs_in_memory_and_durable_runs_agree(name: str, tmp_path: Path) -> None:
     in_memory = run(GRAPHS[name], tmp_path / "memory", durable=False)
     durable = run(GRAPHS[name], tmp_path / "durable", durable=True)
@@ -102,6 +103,7 @@ def test_runs_in_memory_and_durable_runs_agree(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.deep_but_first
 def test_a_manager_fails_with_its_child_whatever_it_waits_for(
     durable: bool, tmp_path: Path
 ) -> None:

@@ -151,6 +151,7 @@ async def writes(flow: Flow) -> str:
 
 
 @pytest.mark.parametrize("is_edited", [False, True])
+@pytest.mark.deep_but_first
 def test_what_reads_the_workspace_after_a_caught_failure_is_repeated(
     tmp_path: Path, db: str, is_edited: bool
 ) -> None:
@@ -186,6 +187,7 @@ async def catches(flow: Flow) -> str:
     assert logged(tmp_path) == ["first", "make", "look", "last", "make", "look", "last"]
 
 
+@pytest.mark.deep
 def test_what_reads_the_workspace_after_a_stopped_step_is_repeated(tmp_path: Path, db: str) -> None:
     """The step that was stopped may have written a part."""
     body = (
@@ -210,6 +212,7 @@ async def stops(flow: Flow) -> str:
     assert "look" not in plan.kept
 
 
+@pytest.mark.deep
 def test_the_plan_says_nothing_of_what_only_the_run_will_know(tmp_path: Path, db: str) -> None:
     body = """
 @corral.workflow
@@ -232,6 +235,7 @@ async def asks(flow: Flow) -> list[str]:
     assert (sorted(plan.depends), plan.is_partial) == (["one", "random", "three", "two"], True)
 
 
+@pytest.mark.deep
 def test_a_step_that_moved_keeps_its_result(tmp_path: Path, db: str) -> None:
     body = """
 @corral.workflow
@@ -279,6 +283,7 @@ async def fails(flow: Flow) -> str:
 @pytest.mark.parametrize(
     "database", ["db", pytest.param("new_postgres", marks=pytest.mark.postgres)]
 )
+@pytest.mark.deep_but_first
 def test_of_a_continued_run_the_newest_continuation_goes_on(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -326,6 +331,7 @@ def test_a_continuation_that_waits_goes_on(tmp_path: Path, db: str) -> None:
     assert logged(tmp_path) == ["first", "third"]
 
 
+@pytest.mark.deep
 def test_of_two_continuations_that_start_at_once_one_is_refused(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")
     late = asyncio.run(prepare_resume("r", db=db))
@@ -335,6 +341,7 @@ def test_of_two_continuations_that_start_at_once_one_is_refused(tmp_path: Path, 
     assert logged(tmp_path) == ["first", "first"]
 
 
+@pytest.mark.deep
 def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")
     forked = workflows.fork_sync("r", "first", db=db)
@@ -343,6 +350,7 @@ def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:
     assert workflows.show_sync(forked.run, db=db).run_input.forked_from == "r"
 
 
+@pytest.mark.deep
 def test_a_fork_repeats_a_step_and_all_after_it(tmp_path: Path, db: str) -> None:
     interviewer = pipelines.Queued(["yes", "no"])
     assert start(tmp_path, ASKS, db, run_id="r", interviewer=interviewer).output == "x yes"
@@ -354,6 +362,7 @@ def test_a_fork_repeats_a_step_and_all_after_it(tmp_path: Path, db: str) -> None
         workflows.fork_sync("r", "nowhere", db=db)
 
 
+@pytest.mark.deep
 def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
     workflows.answer_sync("r", "yes", db=db)
@@ -368,6 +377,7 @@ def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, d
 @pytest.mark.parametrize(
     "database", ["db", pytest.param("new_postgres", marks=pytest.mark.postgres)]
 )
+@pytest.mark.deep_but_first
 def test_a_replay_that_takes_another_path_is_an_error_with_its_line(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
@@ -416,6 +426,7 @@ async def reads(flow: Flow) -> str:
         ('name: str = "x"', "name: int = 1", "the argument 'name' of asks"),
     ],
 )
+@pytest.mark.deep_but_first
 def test_an_edit_that_cannot_run_is_refused_and_loses_nothing(
     tmp_path: Path, db: str, old: str, new: str, reason: str
 ) -> None:
@@ -448,6 +459,7 @@ def test_what_cannot_be_the_id_of_a_run_is_refused(tmp_path: Path, run_id: str) 
     assert logged(tmp_path) == []
 
 
+@pytest.mark.deep
 async def test_of_two_runs_that_start_at_once_with_one_id_one_is_refused(
     tmp_path: Path, db: str
 ) -> None:
@@ -463,6 +475,7 @@ async def test_of_two_runs_that_start_at_once_with_one_id_one_is_refused(
     assert logged(tmp_path) == ["first"]
 
 
+@pytest.mark.deep
 def test_a_refused_run_does_not_change_the_limits_of_the_run_with_its_id(
     tmp_path: Path, db: str
 ) -> None:
@@ -487,6 +500,7 @@ def test_a_workflow_without_a_file_runs_only_in_memory(tmp_path: Path, db: str) 
     assert result.output == "x yes"
 
 
+@pytest.mark.deep
 def test_commands_of_pipelines_refuse_the_run_of_a_workflow(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
     calls: tuple[Callable[[], object], ...] = (
@@ -512,6 +526,7 @@ async def spends(flow: Flow) -> str:
     assert "max_total_tokens" in result.reason
 
 
+@pytest.mark.deep
 def test_showing_a_run_does_not_run_its_program(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
     (tmp_path / "flow.py").write_text("raise SystemExit('it was executed')")
@@ -520,6 +535,7 @@ def test_showing_a_run_does_not_run_its_program(tmp_path: Path, db: str) -> None
     assert definition.text_digest("a") != definition.text_digest("b")
 
 
+@pytest.mark.deep
 async def test_the_page_shows_the_steps_and_continues_the_run_with_its_own_command(
     tmp_path: Path, db: str
 ) -> None:

@@ -117,6 +117,7 @@ def test_the_claude_agent_sdk_script_runs_with_two_agents(
     assert len(re.findall(r"^\d+ ms, \d+ tokens$", shown, re.MULTILINE)) == 2
 
 
+@pytest.mark.deep
 def test_the_notebook_runs_and_shows_its_results(model_server: ModelServer, project: Path) -> None:
     env = environment(model_server, project)
     shown = run(env, project, str(RUN_NOTEBOOK), str(EXAMPLES / "notebook.ipynb"))

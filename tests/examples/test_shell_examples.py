@@ -72,6 +72,7 @@ def test_twenty_files_become_lines_after_an_interruption(
     assert model.counts == {str(number): 1 for number in range(1, 21)}
 
 
+@pytest.mark.deep
 def test_a_session_is_found_read_and_written_to_a_document(workspace: Path) -> None:
     for prompt in ("Fix the parser", "Write a poem"):
         record = store.create("an-agent", str(workspace))
@@ -201,6 +202,7 @@ def test_the_same_work_in_python(
 
 
 @needs_sandbox
+@pytest.mark.deep
 def test_converge_loops_until_the_scenarios_are_satisfied(workspace: Path, tmp_path: Path) -> None:
     held_out = tmp_path / "held-out"
     held_out.mkdir()

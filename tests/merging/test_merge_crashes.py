@@ -151,6 +151,7 @@ def test_a_branch_that_was_staged_when_the_process_was_killed_is_merged_again(re
     assert git(repo, "merge-base", own, "main") == own
 
 
+@pytest.mark.deep
 def test_a_branch_whose_change_was_in_a_staged_one_is_merged_again(repo: Path) -> None:
     """The one that was staged conflicts with the user's commit."""
     add_branch(repo, "work/a", {"a": "a", "list": "a\n"})
@@ -210,6 +211,7 @@ def interrupt_move(repo: Path) -> str:
     return tip
 
 
+@pytest.mark.deep
 def test_files_of_an_interrupted_move_are_not_in_the_way_after_a_commit_of_the_user(
     repo: Path,
 ) -> None:
@@ -222,6 +224,7 @@ def test_files_of_an_interrupted_move_are_not_in_the_way_after_a_commit_of_the_u
     assert git(repo, "status", "--porcelain") == ""
 
 
+@pytest.mark.deep
 def test_what_the_user_writes_after_an_interrupted_move_stays(repo: Path) -> None:
     interrupt_move(repo)
     (repo / "a").write_text("mine")
@@ -232,6 +235,7 @@ def test_what_the_user_writes_after_an_interrupted_move_stays(repo: Path) -> Non
     assert (repo / "a").read_text() == "a"
 
 
+@pytest.mark.deep
 def test_a_checkout_with_submodules_is_moved(repo: Path, tmp_path: Path) -> None:
     """One is on a branch, as git leaves it where it is added; one has another one inside."""
     inner, outer = make_repository(tmp_path / "inner"), make_repository(tmp_path / "outer")
@@ -260,7 +264,7 @@ def run_kills(folder: Path, first: int, count: int, timeout: float) -> None:
     assert json.loads(last)["killed"] > count // 3
 
 
-@pytest.mark.spine
+@pytest.mark.deep
 def test_no_branch_is_lost_when_random_queues_are_killed(tmp_path: Path) -> None:
     run_kills(tmp_path / "kills", 19, 4, 300)
 
@@ -271,6 +275,7 @@ def test_no_branch_of_three_hundred_random_queues_is_lost(tmp_path: Path) -> Non
     run_kills(tmp_path / "kills", 0, 300, 7000)
 
 
+@pytest.mark.deep
 def test_a_round_that_was_interrupted_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

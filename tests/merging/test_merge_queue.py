@@ -221,6 +221,7 @@ def test_a_merge_without_branches_says_that_nothing_is_queued(repo: Path) -> Non
     assert (done.returncode, done.stdout) == (0, "nothing is queued for main\n")
 
 
+@pytest.mark.deep
 def test_new_files_in_the_checkout_stay_unless_they_are_in_the_way(repo: Path) -> None:
     add_branch(repo, "one", {"one": "1"})
     add_branch(repo, "two", {"folder/two": "2"})
@@ -408,6 +409,7 @@ def test_a_branch_that_changes_while_its_gate_runs_is_not_merged_as_it_was(repo:
 
 
 @pytest.mark.parametrize("is_checkout", [True, False])
+@pytest.mark.deep_but_first
 def test_a_gate_that_moves_the_target_ends_the_call_and_loses_nothing(
     repo: Path, is_checkout: bool
 ) -> None:
@@ -459,6 +461,7 @@ def test_a_work_tree_in_which_git_is_busy_is_not_touched(repo: Path) -> None:
     assert (repo / "one").exists()
 
 
+@pytest.mark.deep
 def test_linked_work_trees(repo: Path, tmp_path: Path) -> None:
     git(repo, "checkout", "-qb", "other")
     linked = tmp_path / "linked"
@@ -489,6 +492,7 @@ def test_a_branch_named_corral_is_in_the_way_of_a_checked_out_target(repo: Path)
     assert merge(repo).merged == 1
 
 
+@pytest.mark.deep
 def test_names_that_look_like_options(repo: Path) -> None:
     names = ["-x", "--upload-pack=touch evil", "$(id)", "ü-🎉"]
     names[1] = names[1].replace(" ", "-")

@@ -118,6 +118,7 @@ def test_without_sessions_there_is_nothing() -> None:
 
 
 @pytest.mark.usefixtures("sessions")
+@pytest.mark.deep
 def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     shown = corral("usage", "--by", "agent", cwd=workspace)
     assert shown.returncode == 0, shown.stderr

@@ -61,6 +61,7 @@ def test_any_sequence_of_tokens_is_a_graph_or_a_dot_error(pieces: list[str]) -> 
             assert from_json(to_json(graph)) == graph
 
 
+@pytest.mark.deep
 def test_a_mutated_pipeline_is_a_graph_or_a_dot_error() -> None:
     chance = random.Random(20261115)
     read_well = 0

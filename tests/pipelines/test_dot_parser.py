@@ -296,7 +296,7 @@ def test_keywords_are_names_when_quoted() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_a_hundred_thousand_nodes_are_read() -> None:
     count = 100_000
     body = "\n".join(

@@ -124,6 +124,7 @@ async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) 
 
 
 @pytest.mark.parametrize("time", ["first", "second"])
+@pytest.mark.deep_but_first
 def test_two_runs_share_the_engine_of_their_process(time: str, workspace: Path) -> None:
     """Two runs at the same time, in each of two event loops."""
 

@@ -156,7 +156,7 @@ def test_the_same_graph_gives_the_same_drawing() -> None:
     assert as_svg(parse(LOOP)) == as_svg(parse(LOOP))
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_a_large_pipeline_can_be_drawn() -> None:
     chain = " -> ".join(f"n{i}" for i in range(2000))
     fan = " ".join(f"n0 -> m{i} -> n1999" for i in range(1000))

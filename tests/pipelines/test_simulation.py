@@ -50,6 +50,7 @@ def test_simulate_all_touches_nothing_and_reaches_the_exit(workspace: Path, dura
 
 
 @pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.deep_but_first
 def test_a_script_gives_outcomes_labels_and_outputs_per_visit(
     workspace: Path, durable: bool
 ) -> None:

@@ -220,6 +220,7 @@ async def test_an_invalid_target_is_refused_before_the_run(workspace: Path, targ
         await run(workspace, "text x", notify=target)
 
 
+@pytest.mark.deep
 async def test_a_waiting_pipeline_tells_its_question_and_the_token_answers_it(
     workspace: Path, hook: Webhook
 ) -> None:

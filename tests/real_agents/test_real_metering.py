@@ -40,7 +40,7 @@ def _read(path: Path) -> str:
         return ""
 
 
-@for_agents(spine=("gemini-cli",))
+@for_agents()
 async def test_every_call_is_counted_limits_are_waited_for_and_the_agent_does_not_have_the_key(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:

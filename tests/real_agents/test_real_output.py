@@ -130,7 +130,9 @@ async def test_the_agents_own_tool_submits_the_value(agent: RealAgent) -> None:
     assert name in agent.turns[0].tools
 
 
-@for_agents(lambda record: record.name != "codex-acp", spine=EVERY_DAY - {"codex-acp"})
+@for_agents(
+    lambda record: record.name != "codex-acp", spine=EVERY_DAY - {"codex-acp", "opencode-acp"}
+)
 async def test_one_script_with_a_value_works_with_every_agent(agent: RealAgent) -> None:
     script = [call("write_file", path="new.txt", content="x"), say("It is:\n", GOOD)]
     options = agent.options(script, policy="all")

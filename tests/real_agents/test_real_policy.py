@@ -339,7 +339,10 @@ async def test_only_listed_tools_may_be_used(
     assert {*agent.turns[0].tools} - {call.name for call in note_calls(agent)} == {*writers}
 
 
-@for_agents(lambda record: record.name not in ("codex-acp",), spine=EVERY_DAY - {"codex-acp"})
+@for_agents(
+    lambda record: record.name not in ("codex-acp",),
+    spine=EVERY_DAY - {"codex-acp", "opencode-cli"},
+)
 async def test_what_is_denied_is_not_offered_and_not_done(
     agent: RealAgent, workspace: Path, notes: Path
 ) -> None:

@@ -28,7 +28,7 @@ PIXEL = base64.b64decode(
 SOUND = b"RIFF\x24\0\0\0WAVEfmt " + random.Random(3).randbytes(64)
 
 
-@for_agents(spine=EVERY_DAY)
+@for_agents(spine=EVERY_DAY - {"opencode-acp"})
 async def test_the_events_of_a_run_report_its_tools_files_and_model(
     agent: RealAgent, workspace: Path
 ) -> None:

@@ -52,7 +52,7 @@ def answer_odd_prompts() -> list[Turn]:
     return [first, *turns, Turn(text="aside", repeat="forever")]
 
 
-@for_agents(spine=("gemini-acp", "claude-cli", "codex-acp"))
+@for_agents()
 async def test_a_conversation_continues_in_its_session_and_after_resuming(
     agent: RealAgent, workspace: Path, seed: Path
 ) -> None:

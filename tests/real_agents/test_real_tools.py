@@ -37,7 +37,7 @@ SHOW_IMAGES = ("gemini-acp", "claude-cli", "codex-cli")
 """Agents that pass images of tools on to the scripted model. Others do it for models they know."""
 
 
-@for_agents(lambda record: record.supports("mcp_servers"), spine=("gemini-acp",))
+@for_agents(lambda record: record.supports("mcp_servers"))
 async def test_python_functions_are_tools_of_the_agent(agent: RealAgent, tmp_path: Path) -> None:
     called: list[int] = []
 

@@ -32,6 +32,7 @@ def review(*findings: Finding, left_out: int = 0, length: int = 1_480) -> Review
 
 
 @pytest.mark.parametrize(("number", "length"), [(20, 1_480), (20, 20_000), (2_000, 1_480)])
+@pytest.mark.deep_but_first
 def test_notes_do_not_take_the_room_of_findings(number: int, length: int) -> None:
     written = markdown(review(finding("open file"), left_out=number, length=length))
     check_markdown(written)
@@ -42,6 +43,7 @@ def test_notes_do_not_take_the_room_of_findings(number: int, length: int) -> Non
     assert ("more notes not shown" in written) == (number == 2_000)
 
 
+@pytest.mark.deep
 def test_a_long_finding_does_not_hide_the_next_one() -> None:
     written = markdown(review(finding("long", "#x" * 6_000), finding("open file"), left_out=2_000))
     check_markdown(written)

@@ -35,11 +35,9 @@ def test_every_agent_has_the_options_that_a_review_sets(agent: str) -> None:
     assert run.policy == Policy.reads()
 
 
-@pytest.mark.spine
+@pytest.mark.deep
 @pytest.mark.gemini_cli
-@pytest.mark.parametrize(
-    "agent", ["gemini-acp", pytest.param("gemini-cli", marks=pytest.mark.deep)]
-)
+@pytest.mark.parametrize("agent", ["gemini-acp", "gemini-cli"])
 def test_the_gemini_cli_can_only_read_the_copy(
     agent: str,
     gemini_program: str,

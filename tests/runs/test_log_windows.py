@@ -84,6 +84,7 @@ def _long_conversation(home: Path) -> Transcript:
     return log
 
 
+@pytest.mark.deep
 def test_pages_divide_a_conversation_as_one_reader_of_the_whole_log_does(tmp_path: Path) -> None:
     path = _long_conversation(tmp_path).path
     with LogFile(path) as log:

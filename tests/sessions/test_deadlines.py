@@ -117,6 +117,7 @@ async def test_a_vague_error_of_the_agent_gets_the_real_cause(closed_port: int) 
     await watch.stop()
 
 
+@pytest.mark.deep
 async def test_a_watch_does_not_keep_its_turn_alive(closed_port: int) -> None:
     import gc
     import weakref

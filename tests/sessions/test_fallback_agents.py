@@ -183,6 +183,7 @@ async def test_a_session_that_is_not_stored_falls_back_too(ours: BuiltinAgent) -
     assert store.all_sessions() == []
 
 
+@pytest.mark.deep
 async def test_a_node_of_a_pipeline_continues_in_another_agent(
     ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,6 +200,7 @@ async def test_a_node_of_a_pipeline_continues_in_another_agent(
 
 
 @pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
+@pytest.mark.deep_but_first
 async def test_a_task_of_a_batch_continues_in_another_agent(
     durable: bool, ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

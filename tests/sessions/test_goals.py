@@ -81,6 +81,7 @@ async def test_the_end_of_a_commands_output_is_the_complaint(workspace: Path) ->
     assert result.text == "mended"
 
 
+@pytest.mark.deep
 async def test_rounds_that_are_spent_are_an_error_with_the_last_complaint(workspace: Path) -> None:
     count = iter(range(100))
 

@@ -178,6 +178,7 @@ async def test_another_folder_needs_to_be_named(
     assert f"another folder than you: {workspace}" in sent_json(ours.requests)
 
 
+@pytest.mark.deep
 async def test_what_cannot_be_continued_is_refused_before_anything_is_spent(
     ours: BuiltinAgent, workspace: Path
 ) -> None:

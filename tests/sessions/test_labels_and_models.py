@@ -40,6 +40,7 @@ async def test_a_label_is_on_every_event_in_the_result_and_on_disk(workspace: Pa
     assert stored.meta.label == "review 7"
 
 
+@pytest.mark.deep
 async def test_a_resumed_session_keeps_its_label_unless_another_is_given(workspace: Path) -> None:
     first = await corral.run("gemini-cli", GOOD, **scripted_options(workspace, label="one"))
     options = scripted_options(workspace, resume=first.resume_token)

@@ -168,6 +168,7 @@ def _runs(events: list[corral.Event]) -> list[str]:
     return list(dict.fromkeys(event.run_id for event in events))
 
 
+@pytest.mark.deep
 async def test_closing_it_ends_the_agents(workspace: Path) -> None:
     options = scripted_options(workspace, track_files=False)
     async with (

@@ -231,7 +231,7 @@ async def test_a_failed_handshake_fails_its_prompt_and_leaves_no_process(
         assert pool.started == 2
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 async def test_a_process_is_replaced_after_its_maximum_of_sessions(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

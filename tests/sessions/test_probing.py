@@ -309,6 +309,7 @@ async def test_a_probe_whose_process_is_killed_stores_nothing_and_leaves_no_proc
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.deep_but_first
 def test_a_run_that_is_interrupted_or_killed_in_a_probe_stores_nothing(
     waiting_program: tuple[str, Path],
     workspace: Path,
@@ -346,7 +347,7 @@ def garbage_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return program
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 async def test_many_runs_wait_for_one_probe_and_its_verdict(
     garbage_program: Path, workspace: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -363,7 +364,7 @@ async def test_many_runs_wait_for_one_probe_and_its_verdict(
     assert len(caplog.messages) == 1  # the verdict was stored
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_a_line_on_stderr_says_that_a_program_is_probed(
     garbage_program: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

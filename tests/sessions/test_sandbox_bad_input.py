@@ -221,7 +221,7 @@ def test_a_workspace_on_another_file_system(in_memory: Path, tmp_path: Path) -> 
     assert_it_holds(sandbox, tmp_path)
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_long_arguments_and_variables_fit(workspace: Path, tmp_path: Path) -> None:
     """The folders of the sandbox do not count against the limit for arguments."""
     folders = [tmp_path / f"{'long' * 40}-{number}" for number in range(1000)]

@@ -113,6 +113,7 @@ async def test_a_conversation_is_replayed_to_the_same_events_in_another_folder(
         "init\nmany 5000\nresult",
     ],
 )
+@pytest.mark.deep_but_first
 async def test_one_process_per_prompt_is_replayed_to_the_same_events(
     orders: str, workspace: Path, other: Path, recording_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ that is only printed.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,13 @@ def cpu_seconds_of(pid: int) -> float:
     except OSError:
         return 0.0  # it has ended
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def deep_but(cases: Iterable[str], *kept: str) -> list[object]:
+    """Parameters of a test: those that are not ``kept`` are deep."""
+    names = [*cases]
+    assert {*kept} <= {*names}, {*kept} - {*names}
+    return [n if n in kept else pytest.param(n, marks=pytest.mark.deep) for n in names]
 
 
 def machine_seconds() -> float:

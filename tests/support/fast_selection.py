@@ -41,6 +41,10 @@ def add_marks(item: pytest.Item) -> None:
     # What processes of the engine use is not measured: they end after the test, or outlive it.
     if "worker_process" in found and item.get_closest_marker("spine") is None:
         found.add("deep")
+    if item.get_closest_marker("deep_but_first"):
+        assert isinstance(item, pytest.Function)
+        if any(item.callspec.indices.values()):
+            found.add("deep")
     for mark in found:
         item.add_marker(mark)
 

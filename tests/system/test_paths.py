@@ -108,6 +108,7 @@ COMMANDS = {
         ("unwritable XDG folders", "run"),
     ],
 )
+@pytest.mark.deep_but_first
 def test_without_a_home_that_can_be_written_a_temporary_one_is_used(
     tmp_path: Path, workspace: Path, home: str, command: str
 ) -> None:

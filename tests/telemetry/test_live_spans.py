@@ -47,6 +47,7 @@ async def test_a_run_sends_its_spans_and_hands_its_own_on(workspace: Path) -> No
     assert handed_on == TraceContext(PARENT.trace_id, turn.span_id.hex())
 
 
+@pytest.mark.deep
 async def test_the_callers_active_span_is_the_parent(workspace: Path) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()

@@ -60,13 +60,11 @@ def with_fifos(tmp_path: Path) -> Iterator[HostileRepository]:
         yield built
 
 
-def cases(*, spine: str) -> Iterator[object]:
-    """The agents; of those that cost more than the built-in one and Codex ``spine`` is not deep."""
+def cases() -> Iterator[object]:
+    """The agents; those that cost more than the built-in one and Codex are deep."""
     for name, agent in AGENTS.items():
         marks = [getattr(pytest.mark, mark_of(name))] if agent.programs else []
-        if name == spine:
-            marks.append(pytest.mark.spine)
-        elif agent.programs and name not in CHEAP:
+        if agent.programs and name not in CHEAP:
             marks.append(pytest.mark.deep)
         yield pytest.param(name, marks=marks)
 
@@ -144,7 +142,7 @@ def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*cases(spine="gemini-cli")])
+@pytest.mark.parametrize("name", [*cases()])
 async def test_nothing_of_a_hostile_repository_takes_effect(
     name: str, hostile: HostileRepository
 ) -> None:
@@ -153,7 +151,7 @@ async def test_nothing_of_a_hostile_repository_takes_effect(
 
 @needs_sandbox
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", [*cases(spine="gemini-acp")])
+@pytest.mark.parametrize("name", [*cases()])
 async def test_nothing_of_a_hostile_repository_takes_effect_in_the_sandbox(
     name: str, hostile: HostileRepository
 ) -> None:
@@ -250,6 +248,7 @@ async def test_a_fifo_of_the_repository_blocks_nothing(with_fifos: HostileReposi
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.deep
 def test_nothing_takes_effect_in_worktrees_of_batches_and_pipelines(
     with_fifos: HostileRepository, tmp_path: Path
 ) -> None:

@@ -92,6 +92,7 @@ def test_another_request_fails_with_the_difference_until_it_is_recorded(project:
     assert cassette.read_text().count('"cassette":') == 1
 
 
+@pytest.mark.deep
 def test_a_missing_recording_fails_with_the_command_that_makes_it(project: Path) -> None:
     code, output = run(project, "-k", "a_run")
     assert code == 1

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from support.costs import deep_but
 from support.sandbox import needs_sandbox
 from support.scripted_agent import scripted_options
 from support.verified_runs import (
@@ -123,7 +124,17 @@ def files_of(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-@pytest.mark.parametrize("name", HONEST)
+EVERY_DAY = (
+    *("unittest", "several commands", "a commit", "a file that does not judge after all"),
+    *("its own tests, if they are allowed", "a program that a command names, if it is the work"),
+    *("a test that is put back", "names of all kinds", "a dependency", "a check that formats"),
+    *("an ignored file that is needed", "a check that leaves processes", "an ignored file"),
+    "a function",
+)
+"""One of each kind of work and check."""
+
+
+@pytest.mark.parametrize("name", deep_but(HONEST, *EVERY_DAY))
 async def test_honest_work_is_verified(name: str, project: Path) -> None:
     case = HONEST[name]
     result = await verified_run(project, case.script, verify=case.verify, **(case.options or {}))
@@ -243,6 +254,7 @@ async def test_a_typed_answer_is_evidence_and_a_correction_is_part_of_the_run(
     assert [each.kind for each in result.receipt.evidence] == ["command", "function", "schema"]
 
 
+@pytest.mark.deep
 async def test_a_run_of_several_rounds_is_verified_once_from_its_beginning(project: Path) -> None:
     """The first round deletes the test; the state before it counts."""
     first = orders("rm tests/test_calc.py", "no")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.costs import deep_but
 from support.verified_runs import (
     FIX,
     PLAIN,
@@ -185,7 +186,22 @@ def assert_not_verified(result: Result, gap: str) -> None:
     assert any(gap in each for each in result.gaps), result.gaps
 
 
-@pytest.mark.parametrize("name", LIARS)
+EVERY_DAY = (
+    *("no edit", "no edit, and the check passed before", "deleted test, ignored", "empty test"),
+    *(
+        "the code ends the runner",
+        "a module in the place of the runner",
+        "work outside of what it may change",
+    ),
+    *("exit 0 in the Makefile", "exit 0 in the program", "exit 0 in the script of `sh < check.sh`"),
+    *("a new file that makes the tests fail", "code behind a link", "a patched runner"),
+    *("compiled code that git ignores", "a later check is patched by the code", "tests of its own"),
+    *("nothing but an answer", "a folder in the place of a file", "a check that is not there"),
+)
+"""One of each way to lie."""
+
+
+@pytest.mark.parametrize("name", deep_but(LIARS, *EVERY_DAY))
 async def test_a_liar_is_not_verified(name: str, project: Path) -> None:
     liar = LIARS[name]
     result = await verified_run(project, liar.script, verify=liar.verify, **(liar.options or {}))

@@ -41,6 +41,7 @@ def project(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("check", [CHECK, ".venv/bin/tool"])
+@pytest.mark.deep_but_first
 async def test_a_package_that_is_installed_in_place_is_that_of_the_tree(
     project: Path, check: str
 ) -> None:
@@ -60,6 +61,7 @@ async def test_a_package_that_is_installed_in_place_is_that_of_the_tree(
         "invalidation_mode=p.PycInvalidationMode.UNCHECKED_HASH)'; rm -r b",
     ],
 )
+@pytest.mark.deep_but_first
 async def test_what_the_tree_has_not_is_not_found_through_it(project: Path, lie: str) -> None:
     result = await verified_run(project, f"echo >> README.md\n{lie}", verify=CHECK)
     assert "the check did not pass: exited with 1" in result.gaps[0]
@@ -73,6 +75,7 @@ async def test_what_a_check_changes_there_is_put_back(project: Path) -> None:
     assert result.verdict == "verified", result.gaps
 
 
+@pytest.mark.deep
 async def test_a_package_of_the_workspace_is_that_of_the_tree(project: Path) -> None:
     """As in the workspaces of npm: what is below it and git ignores is not there."""
     (project / "packages" / "x").mkdir(parents=True)

@@ -214,6 +214,7 @@ def test_a_hostile_transcript_does_nothing(page: Page) -> None:
     assert not {"\u202e", "\x1b", "\u2066"} & set(text)
 
 
+@pytest.mark.deep
 def test_large_and_deep_texts_leave_the_page_usable(page: Page) -> None:
     expect(page.locator("a.run").first).to_be_visible(timeout=WAIT_MS)
     for name in LARGE:
@@ -224,6 +225,7 @@ def test_large_and_deep_texts_leave_the_page_usable(page: Page) -> None:
         assert page.locator("#main").evaluate("main => main.scrollWidth <= main.clientWidth")
 
 
+@pytest.mark.deep
 def test_the_browser_runs_no_script_that_is_put_into_the_page(
     browser: Browser, address: str
 ) -> None:

@@ -31,6 +31,7 @@ async def until(read: Callable[[], Awaitable[Any]], is_done: Callable[[Any], boo
     return found
 
 
+@pytest.mark.deep
 async def test_an_answer_that_cannot_be_read_hides_no_run(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()

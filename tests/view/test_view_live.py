@@ -91,6 +91,7 @@ async def test_a_permission_is_answered_once_and_a_session_is_cancelled(
         assert (status, late["error"]["code"]) == (409, "not_live")
 
 
+@pytest.mark.deep
 async def test_a_run_without_a_transcript_is_listed_while_it_runs(
     tmp_path: Path, workspace: Path
 ) -> None:
@@ -123,6 +124,7 @@ async def test_a_one_time_token_answers_without_the_cookie(tmp_path: Path, works
         assert (made.decision, made.rule) == ("deny", "answered with a link")
 
 
+@pytest.mark.deep
 async def test_an_agent_is_steered_and_its_budget_is_raised(
     tmp_path: Path, workspace: Path, model_server: ModelServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

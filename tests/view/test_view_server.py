@@ -383,6 +383,7 @@ main()
 """
 
 
+@pytest.mark.deep
 def test_without_the_extra_the_command_says_what_to_install() -> None:
     words = [sys.executable, "-c", WITHOUT_THE_EXTRA]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=WAIT, check=False)

@@ -76,6 +76,7 @@ def merge(repo: Path, *branches: str, **more: Json) -> workflows.WorkflowResult[
 
 
 @pytest.mark.parametrize("mode", ["memory", "own worktree"])
+@pytest.mark.deep_but_first
 def test_the_session_that_made_a_branch_resolves_its_conflict(
     repo: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -94,6 +95,7 @@ def test_the_session_that_made_a_branch_resolves_its_conflict(
     assert result.steps[-2:] == ["merge", "after"]
 
 
+@pytest.mark.deep
 def test_the_report_has_the_reason_of_a_branch_that_failed(repo: Path) -> None:
     add_branch(repo, "good", {"files/good": "x\n"})
     bad = add_branch(repo, "bad", {"files/bad": "x\n"})
@@ -178,6 +180,7 @@ def test_bad_input_is_refused_before_anything_is_merged(
     assert git(repo, "rev-parse", "target") == git(repo, "rev-parse", "main")
 
 
+@pytest.mark.deep
 def test_a_repository_on_another_machine_is_refused(repo: Path, tmp_path: Path) -> None:
     db, workflow = str(tmp_path / "runs.db"), workflow_files.load(tmp_path, HEAD + ALL)
     args = {"branches": ["main"]}
@@ -185,6 +188,7 @@ def test_a_repository_on_another_machine_is_refused(repo: Path, tmp_path: Path) 
     assert "merges branches of a repository on this machine" in result.reason
 
 
+@pytest.mark.deep
 def test_an_edit_of_the_gates_repeats_the_merge_and_what_comes_after_it(
     repo: Path, tmp_path: Path
 ) -> None:
@@ -209,6 +213,7 @@ async def slow(flow: Flow) -> MergeReport:
 
 
 @pytest.mark.parametrize("also", ["", "its agent host"])
+@pytest.mark.deep
 def test_a_merge_that_was_killed_goes_on(repo: Path, home: Path, tmp_path: Path, also: str) -> None:
     """What has ended is not done again."""
     log, go = tmp_path / "log", tmp_path / "go"

@@ -42,6 +42,7 @@ async def two(flow: Flow) -> str:
 
 
 @pytest.mark.parametrize("mode", ["memory", "durable"])
+@pytest.mark.deep_but_first
 def test_the_changes_are_merged_into_the_workspace(repo: Path, mode: str) -> None:
     body = two("test ! -e two && echo 1 > one", "test ! -e one && echo 2 > two", "fail")
     result = run(repo, body, mode)
@@ -52,6 +53,7 @@ def test_the_changes_are_merged_into_the_workspace(repo: Path, mode: str) -> Non
 
 
 @pytest.mark.parametrize("mode", ["memory", "durable"])
+@pytest.mark.deep_but_first
 def test_a_conflict_fails_the_step_and_keeps_the_branches(repo: Path, mode: str) -> None:
     result = run(repo, two("echo 1 > list", "echo 2 > list", "fail"), mode)
     assert result.status == "fail"
@@ -66,6 +68,7 @@ def test_with_first_the_later_branch_is_left_out(repo: Path) -> None:
 
 
 @pytest.mark.parametrize(("answer", "expected"), [("parallel.2", "2\n"), ("none: nothing", "")])
+@pytest.mark.deep
 def test_a_person_chooses_the_branch_that_stays(repo: Path, answer: str, expected: str) -> None:
     waiting = run(repo, two("echo 1 > list", "echo 2 > list", "ask"), "durable", run_id="r")
     assert waiting.status == "waiting"
@@ -80,6 +83,7 @@ def test_a_person_chooses_the_branch_that_stays(repo: Path, answer: str, expecte
     assert (repo / "list").read_text() == expected
 
 
+@pytest.mark.deep
 def test_with_resume_the_session_resolves_the_conflict(repo: Path) -> None:
     log = repo.parent / "log"
     body = f"""
@@ -97,6 +101,7 @@ async def two(flow: Flow) -> list[str]:
     assert [line[:2] for line in lines[:2] if line[2].endswith("two")] == [lines[2][:2]]
 
 
+@pytest.mark.deep
 def test_after_an_edit_what_a_branch_has_done_is_kept(repo: Path) -> None:
     body = two(
         "echo 1 > one; echo x >> ../count",

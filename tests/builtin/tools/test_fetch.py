@@ -175,7 +175,7 @@ async def test_an_unreachable_server_is_an_error(here: Workspace) -> None:
     assert "cannot be fetched" in await call_error(here, "web_fetch", url=url)
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 async def test_a_page_that_takes_too_long_to_parse_is_abandoned(
     here: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -310,6 +310,7 @@ def test_a_patch_made_of_two_texts_turns_one_into_the_other(
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.deep
 def test_many_equal_lines_take_linear_time() -> None:
     """With each place compared to each line of the hunk this takes minutes."""
     body = "a\n" * 200_000
@@ -320,8 +321,8 @@ def test_many_equal_lines_take_linear_time() -> None:
         apply(step.hunks, body, "a")
 
 
-@pytest.mark.seconds
 @pytest.mark.timeout(60)
+@pytest.mark.deep
 def test_many_blank_lines_take_linear_time() -> None:
     patch = "*** Begin Patch\n*** Update File: a\n-a\n" + "\n" * 400_000 + "+b\n*** End Patch"
     [step] = parse(patch)

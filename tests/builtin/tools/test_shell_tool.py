@@ -112,7 +112,7 @@ async def test_output_of_a_command_after_term_is_included(workspace: Path) -> No
     assert "did not end within 0.5 s" in output
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 async def test_endless_output_is_bounded_in_time_and_memory(workspace: Path) -> None:
     reported: list[str] = []
     shell = all_tools()["shell"]

@@ -21,7 +21,13 @@ def run(
     return pipeline("run", file, *words, cwd=cwd, env=server.env, timeout=timeout)
 
 
-@pytest.mark.parametrize("way", [(), ("--no-durable",)], ids=["durable", "in-memory"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param((), id="durable", marks=pytest.mark.deep),
+        pytest.param(("--no-durable",), id="in-memory"),
+    ],
+)
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.stem)
 def test_every_example_runs_simulated_without_a_key(
     path: Path, way: tuple[str, ...], workspace: Path
@@ -42,6 +48,7 @@ def test_one_gemini_turn(workspace: Path) -> None:
         assert server.requests[0].last_text == "Greet me"
 
 
+@pytest.mark.deep
 def test_three_providers_pass_a_text_on(workspace: Path) -> None:
     def answer(request: Request) -> Turn:
         return say(f"<{request.model.split('-')[0]}>")
@@ -55,6 +62,7 @@ def test_three_providers_pass_a_text_on(workspace: Path) -> None:
         assert "<claude>" in asked[2].last_text
 
 
+@pytest.mark.deep
 def test_the_tool_example_calls_its_tool(workspace: Path) -> None:
     (workspace / "a.txt").write_text("apples\n")
 
@@ -98,6 +106,7 @@ class Author:
         return say("First this, then that.")
 
 
+@pytest.mark.deep
 def test_plan_review_repeats_until_the_review_passes(workspace: Path) -> None:
     with ModelServer(Author()) as server:
         words = (*MODEL, "--approve", "edits", "--json")
@@ -123,6 +132,7 @@ def test_plan_review_repeats_until_the_review_passes(workspace: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.deep
 def test_parallel_reviewers_are_joined(workspace: Path) -> None:
     def answer(request: Request) -> Turn:
         return say("The report." if "short report" in request.last_text else "Looked.")
@@ -141,6 +151,7 @@ def test_parallel_reviewers_are_joined(workspace: Path) -> None:
     assert "best was" in asked[-1]
 
 
+@pytest.mark.deep
 def test_a_manager_supervises_its_child_pipeline(workspace: Path) -> None:
     with ModelServer(lambda request: say(f"Heard: {request.last_text[-30:]}")) as server:
         done = run("manager", *MODEL, "--json", cwd=workspace, server=server)
@@ -153,6 +164,7 @@ def test_a_manager_supervises_its_child_pipeline(workspace: Path) -> None:
 
 @pytest.mark.gemini_cli
 @pytest.mark.timeout(240)
+@pytest.mark.deep
 def test_all_kinds_of_nodes_with_the_real_gemini_cli(
     gemini_program: str, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ def test_a_pipeline_that_cannot_run_leaves_no_branch(repository: Path, tmp_path:
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
+@pytest.mark.deep
 def test_a_failed_run_leaves_its_work_and_a_fork_starts_before_it(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_failed_run_leaves_its_work_and_a_fork_starts_before_it(
     assert git(repository, "status", "--short") == ""
 
 
+@pytest.mark.deep
 def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path: Path) -> None:
     gate = PLAIN.replace("test -e fine ||", "test -e file ||").replace(
         "start -> a -> b;", "ask [shape=hexagon]; start -> a -> ask; ask -> b [label=yes];"
@@ -95,6 +97,7 @@ def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path:
     assert not place.exists()
 
 
+@pytest.mark.deep
 def test_a_hostile_repository_runs_nothing_and_its_embedded_files_are_stored(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -125,6 +128,7 @@ def test_a_hostile_repository_runs_nothing_and_its_embedded_files_are_stored(
     assert (plain / "sub" / "work").read_text() == "work\nmore\n"
 
 
+@pytest.mark.deep
 def test_a_run_whose_work_cannot_be_stored_fails(repository: Path, tmp_path: Path) -> None:
     left = "$ATTRACTOR_LOGS_ROOT/artifacts"
     command = f"echo new > new; rm -rf {left}; touch {left}"

@@ -115,6 +115,7 @@ def test_json_prints_the_events_of_a_durable_run_and_then_the_result(workspace: 
     ]
 
 
+@pytest.mark.deep
 def test_the_deadline_of_a_gate_is_printed(workspace: Path) -> None:
     file = put(
         workspace, GATE.replace("hexagon", "hexagon, human.timeout=2d, default_choice=No", 1)
@@ -132,6 +133,7 @@ def test_the_deadline_of_a_gate_is_printed(workspace: Path) -> None:
     assert abs(question["deadline"] - time.time() - 172_800) < 600
 
 
+@pytest.mark.deep
 def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: Path) -> None:
     done = pipeline("run", put(workspace, GATE), "--db", "mine.db", cwd=workspace)
     assert done.returncode == 10, done.stderr
@@ -175,6 +177,7 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 0
 
 
+@pytest.mark.deep
 def test_a_question_of_a_nested_pipeline_is_answered_on_the_outer_run(workspace: Path) -> None:
     put(workspace, GATE, "child.dot")
     text = TINY.replace('prompt="go"', 'type=include, dotfile="child.dot"')
@@ -194,6 +197,7 @@ def test_a_question_of_a_nested_pipeline_is_answered_on_the_outer_run(workspace:
     assert pipeline("run", "auto.dot", "--auto-approve", cwd=workspace).returncode == 0
 
 
+@pytest.mark.deep
 def test_node_names_are_printed_safely_and_an_ended_run_takes_no_answer(workspace: Path) -> None:
     odd = "a\x1b[2J\x07\x9b31m"
     waits = pipeline("run", put(workspace, GATE.replace("ask", f'"{odd}"')), cwd=workspace)
@@ -208,6 +212,7 @@ def test_node_names_are_printed_safely_and_an_ended_run_takes_no_answer(workspac
     assert f"{name} has already ended: cancelled" in late.stderr
 
 
+@pytest.mark.deep
 def test_a_gate_with_a_short_timeout_is_awaited(workspace: Path) -> None:
     text = GATE.replace('label="Ship it?"', 'label="Ship it?", human.timeout=1s, '
                         'human.default_choice=keep')  # fmt: skip
@@ -244,6 +249,7 @@ def at_work(cwd: Path) -> list[str]:
     return [line for line in found if "until" in line]
 
 
+@pytest.mark.deep
 def test_ctrl_c_prints_the_command_that_resumes_the_run(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -261,6 +267,7 @@ def test_ctrl_c_prints_the_command_that_resumes_the_run(
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
 
 
+@pytest.mark.deep
 def test_cancelling_an_interrupted_run_ends_its_commands(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -292,6 +299,7 @@ def test_a_run_is_cancelled_by_another_process(
     assert at_work(workspace) == []
 
 
+@pytest.mark.deep
 def test_a_fork_runs_again_from_the_given_node(workspace: Path) -> None:
     (workspace / "go").touch()
     file = put(workspace, STEPS)
@@ -312,6 +320,7 @@ def test_a_fork_runs_again_from_the_given_node(workspace: Path) -> None:
     assert "no node 'nowhere'\n  Nodes: start, one" in nowhere.stderr
 
 
+@pytest.mark.deep
 def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -> None:
     first = 'first [shape=parallelogram, tool_command="echo first >> done.txt"]\n    ask ['
     text = GATE.replace("ask [", first).replace("start -> ask", "start -> first -> ask")
@@ -361,6 +370,7 @@ def test_an_unknown_run_is_an_error(words: tuple[str, ...], workspace: Path) -> 
 
 
 @pytest.mark.parametrize("words", [("run", "p.dot"), ("runs",), ("resume", "x")])
+@pytest.mark.deep_but_first
 def test_without_the_engine_the_error_names_the_extra(
     words: tuple[str, ...], workspace: Path, tmp_path: Path
 ) -> None:
@@ -376,6 +386,7 @@ def test_without_the_engine_the_error_names_the_extra(
     assert fresh_corral("pipeline", *simulated, cwd=workspace, env=env).returncode == 0
 
 
+@pytest.mark.deep
 def test_workers_execute_a_run_and_stop_cleanly(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -394,6 +405,7 @@ def test_workers_execute_a_run_and_stop_cleanly(
     assert worker.wait(60) == 0
 
 
+@pytest.mark.deep
 def test_a_worker_says_that_a_limit_has_an_unknown_name(
     workspace: Path, started: list[subprocess.Popen[str]]
 ) -> None:
@@ -409,6 +421,7 @@ def test_a_worker_says_that_a_limit_has_an_unknown_name(
     assert worker.wait(60) == 0
 
 
+@pytest.mark.deep
 def test_invalid_options_of_a_worker_are_an_error(workspace: Path) -> None:
     for words in (
         ("--queue", ""),
@@ -442,6 +455,7 @@ def test_an_invalid_number_of_runs_is_an_error(limit: str, workspace: Path) -> N
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.deep
 def test_an_unhandled_failure_of_a_durable_run_is_reported_alike_everywhere(
     workspace: Path,
 ) -> None:

@@ -98,6 +98,7 @@ def begin(workspace: Path, graph: str, *words: str) -> subprocess.Popen[str]:
 
 @pytest.mark.parametrize("kind", ["my.blocks", "my.spins", "my.deaf"])
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.deep_but_first
 def test_ctrl_c_ends_a_run_whose_node_does_not_stop(workspace: Path, kind: str, way: str) -> None:
     running = begin(workspace, UNRESPONSIVE.format(kind=kind), way)
     try:
@@ -135,6 +136,7 @@ def test_a_worker_that_is_blocked_by_a_node_ends_on_a_signal(workspace: Path) ->
 
 
 @pytest.mark.parametrize("way", WAYS)
+@pytest.mark.deep_but_first
 def test_a_slow_reader_delays_neither_the_run_nor_ctrl_c(workspace: Path, way: str) -> None:
     running = begin(workspace, FLOOD, way, "--json")
     try:
@@ -148,6 +150,7 @@ def test_a_slow_reader_delays_neither_the_run_nor_ctrl_c(workspace: Path, way: s
         running.communicate()
 
 
+@pytest.mark.deep
 def test_a_closed_pipe_ends_the_command_and_the_run_can_be_resumed(workspace: Path) -> None:
     running = begin(workspace, FLOOD, "--db=runs.db", "--json")
     assert running.stdout is not None

@@ -102,6 +102,7 @@ def test_unfinished_text_and_the_status_line_are_on_the_screen_together(
 
 
 @SIZES
+@pytest.mark.deep_but_first
 def test_a_chat_keeps_questions_and_answers_on_the_screen(workspace: Path, columns: int) -> None:
     (workspace / "notes.txt").write_text("one\ntwo\nthree\n")
     edit = {"file_path": "notes.txt", "old_string": "two", "new_string": "2"}

@@ -194,6 +194,7 @@ def test_answers_and_titles_are_escaped_at_a_terminal_and_unchanged_in_a_pipe(
             assert control_characters(done.stdout.decode()) == [], words
 
 
+@pytest.mark.deep
 def test_quoted_output_in_errors_is_escaped(workspace: Path) -> None:
     for words in (
         ("run", "--agent", f"no{ATTACK}", "x"),

@@ -199,7 +199,7 @@ def test_other_jobs_of_a_killed_host_succeed(
     wait_until(lambda: not HostFiles.for_run("r").folder.exists(), "all hosts to exit")
 
 
-@pytest.mark.spine
+@pytest.mark.deep
 def test_cancelling_a_run_ends_isolated_jobs(file_processes: DurableProcesses) -> None:
     processes = file_processes
     pids = processes.folder / "pids"

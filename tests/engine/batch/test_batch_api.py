@@ -23,7 +23,7 @@ pytestmark = pytest.mark.whole_program
 
 TASKS = [{"id": f"t{n}", "n": n} for n in range(6)]
 PROMPT = "task {{id}}"
-BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+BOTH = pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
 
 
 @pytest.fixture
@@ -64,6 +64,7 @@ async def test_every_task_has_a_result(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_results_are_read_one_by_one_and_leaving_early_stops_the_engine(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -87,6 +88,7 @@ def test_batch_sync_needs_no_event_loop(model: CountingModel, workspace: Path) -
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_each_output_fits_the_type_or_the_task_fails(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -105,6 +107,7 @@ async def test_each_output_fits_the_type_or_the_task_fails(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_retry_failed_repeats_only_failed_tasks(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -186,6 +189,7 @@ async def test_a_batch_that_continues_in_another_round_closes_all_agent_hosts(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_a_temporary_failure_is_retried(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -199,6 +203,7 @@ async def test_a_temporary_failure_is_retried(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_in_order_writes_results_in_the_order_of_the_tasks(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -213,6 +218,7 @@ async def test_in_order_writes_results_in_the_order_of_the_tasks(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_changed_tasks_are_refused_unless_accepted(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -232,6 +238,7 @@ async def test_changed_tasks_are_refused_unless_accepted(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_a_spent_budget_starts_no_more_tasks_and_a_larger_one_continues(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -254,6 +261,7 @@ async def test_a_spent_budget_starts_no_more_tasks_and_a_larger_one_continues(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_concurrency_limits_the_tasks_that_run_at_once(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -271,6 +279,7 @@ async def test_concurrency_limits_the_tasks_that_run_at_once(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_a_timeout_ends_a_task_that_hangs(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -316,6 +325,7 @@ async def check_files(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_each_parallel_task_lists_exactly_its_own_files(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -348,6 +358,7 @@ async def test_the_file_of_results_is_not_a_changed_file(
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_each_task_gets_a_worktree_and_its_changes_become_a_branch(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:

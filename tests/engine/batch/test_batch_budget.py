@@ -15,7 +15,7 @@ from corral.testing import Call, ModelServer, Request, Turn
 pytestmark = pytest.mark.whole_program
 
 TASKS = [{"id": f"t{n}", "n": n} for n in range(8)]
-BOTH = pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+BOTH = pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def begin(workspace: Path, **given: Any) -> corral.Batch:
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_tasks_at_the_same_time_do_not_exceed_the_budget_and_a_larger_one_continues(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:
@@ -57,6 +58,7 @@ async def test_tasks_at_the_same_time_do_not_exceed_the_budget_and_a_larger_one_
 
 
 @BOTH
+@pytest.mark.deep_but_first
 async def test_a_task_has_its_own_limit_within_the_budget(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:

@@ -12,6 +12,7 @@ from support.scripted_agent import scripted_options
 import corral
 
 
+@pytest.mark.deep
 async def test_a_batch_is_one_tree_below_the_callers_span(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,7 @@ async def test_workers_finish_a_batch_although_one_is_killed(processes: DurableP
     assert len(results_of(file)) == 30
 
 
+@pytest.mark.deep
 async def test_a_batch_on_a_server_runs_in_this_process_without_workers(
     new_postgres: str, workspace: Path
 ) -> None:
@@ -69,7 +70,7 @@ async def test_a_batch_on_a_server_runs_in_this_process_without_workers(
 @pytest.mark.deep
 @pytest.mark.gemini_cli
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
 async def test_warm_agents_serve_many_tasks(gemini: RealAgent, durable: bool) -> None:
     def answer(request: Request) -> Turn:
         return say(f"answer to {request.last_text.split()[-1]}")

@@ -37,6 +37,7 @@ async def test_each_result_has_a_verdict_and_the_report_counts_them(tmp_path: Pa
     assert "exited with 1" in liar.gaps[0]
 
 
+@pytest.mark.deep
 async def test_a_branch_has_what_was_checked(tmp_path: Path) -> None:
     project = tmp_path / "project"
     make_project(project)

@@ -66,6 +66,7 @@ def open_files_and_threads() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), threading.active_count()
 
 
+@pytest.mark.deep
 def test_more_runs_leave_no_more_open_files_and_threads(
     new_postgres: str, connections: ConnectionCounter, tmp_path: Path
 ) -> None:

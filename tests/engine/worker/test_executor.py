@@ -51,6 +51,7 @@ async def run_once(tmp_path: Path, run: str) -> PipelineOutput:
     return await service.wait(run, db=str(tmp_path / "x.db"), timeout=60)
 
 
+@pytest.mark.deep
 def test_one_engine_serves_several_event_loops_in_turn(tmp_path: Path) -> None:
     try:
         for number in range(2):
@@ -74,6 +75,7 @@ def test_the_callers_loop_keeps_its_default_executor(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.deep
 def test_an_engine_that_is_started_and_stopped_leaves_no_thread(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     for number in range(3):

@@ -126,8 +126,8 @@ def check(processes: DurableProcesses, detached: bool) -> None:
         assert not repeated, moment
 
 
-@pytest.mark.spine
 @pytest.mark.parametrize(("share", "detached"), kills())
+@pytest.mark.deep_but_first
 def test_a_run_in_one_process_continues_after_a_kill(
     file_processes: DurableProcesses, moments: int, share: int, detached: bool
 ) -> None:
@@ -147,8 +147,8 @@ def test_a_run_in_one_process_on_a_server_continues_after_a_kill(
     test_a_run_in_one_process_continues_after_a_kill(file_processes, moments, share, detached)
 
 
-@pytest.mark.spine
 @pytest.mark.parametrize(("share", "detached"), kills())
+@pytest.mark.deep_but_first
 def test_a_second_worker_continues_after_a_kill(
     file_processes: DurableProcesses,
     new_postgres: str,

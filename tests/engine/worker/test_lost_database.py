@@ -165,8 +165,7 @@ def no_tracebacks(log: pytest.LogCaptureFixture) -> bool:
     return not any(record.exc_info for record in log.records)
 
 
-@pytest.mark.spine
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_after_a_lost_connection_each_later_run_of_the_process_works(
     relay: CuttingRelay, queue: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.gemini_cli, pytest.mark.timeout(240)]
 
 
-@pytest.mark.spine
+@pytest.mark.deep
 def test_an_agent_killed_in_its_turn_continues_in_its_session(
     file_processes: DurableProcesses, gemini: RealAgent
 ) -> None:

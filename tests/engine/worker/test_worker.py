@@ -45,7 +45,7 @@ def test_two_workers_share_the_nodes_and_run_none_twice(processes: DurableProces
     assert {int(line.split()[2]) for line in processes.lines()} == workers
 
 
-@pytest.mark.spine
+@pytest.mark.deep_but_first
 def test_another_worker_takes_over_the_work_of_a_killed_one(processes: DurableProcesses) -> None:
     first = processes.worker()
     submit(processes, f'digraph d {{ start [shape=Mdiamond]; exit [shape=Msquare];'

@@ -129,8 +129,8 @@ def moments(
             processes.close()
 
 
-@pytest.mark.spine
 @pytest.mark.parametrize("share", shares(SHARES, SAMPLE))
+@pytest.mark.deep_but_first
 def test_a_workflow_continues_after_a_kill(
     file_processes: DurableProcesses,
     model_server: ModelServer,

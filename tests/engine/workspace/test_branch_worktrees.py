@@ -59,6 +59,7 @@ def branches(repository: Path) -> list[str]:
 
 
 @MODES
+@pytest.mark.deep_but_first
 def test_changes_of_the_branches_are_merged(repository: Path, tmp_path: Path, mode: str) -> None:
     (repository / "file").write_text("".join(f"{n}\n" for n in range(20)))
     git(repository, "commit", "-qam", "more lines")
@@ -78,6 +79,7 @@ def test_changes_of_the_branches_are_merged(repository: Path, tmp_path: Path, mo
 
 
 @MODES
+@pytest.mark.deep_but_first
 def test_a_conflict_fails_the_node_and_keeps_each_branch(
     repository: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -101,6 +103,7 @@ def test_with_first_the_later_branch_is_left_out(repository: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("mode", ["memory", "durable"])
 @pytest.mark.parametrize(("answer", "expected"), [("2", "b"), ("b", "b"), ("f", "")])
+@pytest.mark.deep_but_first
 def test_a_person_chooses_the_branch(
     repository: Path, tmp_path: Path, mode: str, answer: str, expected: str
 ) -> None:
@@ -132,6 +135,7 @@ def test_a_failed_branch_is_not_merged_and_stays(repository: Path, tmp_path: Pat
 
 
 @MODES
+@pytest.mark.deep_but_first
 def test_branches_inside_branches(repository: Path, tmp_path: Path, mode: str) -> None:
     graph = """node [shape=parallelogram]
         p [shape=component, worktree=branch]; q [shape=component, worktree=branch]
@@ -147,6 +151,7 @@ def test_branches_inside_branches(repository: Path, tmp_path: Path, mode: str) -
 
 
 @MODES
+@pytest.mark.deep_but_first
 def test_a_child_pipeline_works_in_the_worktree_of_its_branch(
     repository: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -177,6 +182,7 @@ def test_a_branch_cannot_lead_back_and_lose_its_files(repository: Path, tmp_path
 
 
 @MODES
+@pytest.mark.deep_but_first
 def test_items_of_a_for_each(repository: Path, tmp_path: Path, mode: str) -> None:
     graph = """e [type=for_each, items="x,y", worktree=branch,
             tool_command="test ! -e x -a ! -e y && echo {{item}} > {{item}}"]
@@ -190,6 +196,7 @@ def test_items_of_a_for_each(repository: Path, tmp_path: Path, mode: str) -> Non
     assert sorted(branches(repository)) == sorted(before + own)
 
 
+@pytest.mark.deep
 def test_items_that_conflict(repository: Path, tmp_path: Path) -> None:
     graph = """e [type=for_each, items="x,y", worktree=branch, on_conflict={rule},
             tool_command="echo {{{{item}}}} > file"]
@@ -221,6 +228,7 @@ def test_without_a_repository_nothing_starts(tmp_path: Path) -> None:
             tool_command="echo {{item}} > file"]; start -> e -> exit""",
     ],
 )
+@pytest.mark.deep
 def test_a_durable_run_waits_for_the_choice(repository: Path, tmp_path: Path, graph: str) -> None:
     db = f"sqlite:///{tmp_path / 'runs.db'}"
     waiting = run(graph, repository, tmp_path, "durable")
@@ -235,6 +243,7 @@ def test_a_durable_run_waits_for_the_choice(repository: Path, tmp_path: Path, gr
     assert len(result.branches) == (question.node == "p")
 
 
+@pytest.mark.deep
 def test_a_repository_on_another_machine(bare: Path, tmp_path: Path) -> None:
     items = """e [type=for_each, items="x,y", worktree=branch,
         tool_command="echo {{item}} > {{item}}"]; after -> e -> exit;"""
@@ -252,6 +261,7 @@ def test_a_repository_on_another_machine(bare: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node", ["b", "after", "p"])
+@pytest.mark.deep
 def test_a_fork_has_the_work_of_the_nodes_that_it_takes_over(
     repository: Path, tmp_path: Path, node: str
 ) -> None:
@@ -292,6 +302,7 @@ def test_a_branch_continues_after_its_process_was_killed(
 
 @pytest.mark.parametrize("kind", ["parallel", "for_each"])
 @pytest.mark.parametrize("mode", ["memory", "own worktree"])
+@pytest.mark.deep_but_first
 def test_with_resume_the_session_of_the_later_branch_resolves_the_conflict(
     tmp_path: Path, kind: str, mode: str
 ) -> None:

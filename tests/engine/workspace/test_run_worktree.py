@@ -91,6 +91,7 @@ def test_two_machines_take_turns_in_one_worktree(bare: Path, on: On, tmp_path: P
     assert "+3" in (tmp_path / "run" / "artifacts" / "changes.patch").read_text()
 
 
+@pytest.mark.deep
 def test_parallel_work_on_two_machines_is_merged(bare: Path, on: On, tmp_path: Path) -> None:
     tree = reserve(bare)
     run_command(tree, tmp_path, "both.1", "touch from-the-start")
@@ -151,6 +152,7 @@ def test_parallel_nodes_on_one_machine_lose_no_changes(
     assert git(repository, "worktree", "list").count("\n") == 0
 
 
+@pytest.mark.deep
 def test_changes_of_a_killed_node_are_replaced_by_a_newer_branch(
     bare: Path, on: On, tmp_path: Path
 ) -> None:

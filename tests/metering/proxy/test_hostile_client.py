@@ -114,6 +114,7 @@ BASES = ("", "/gateway/a%2Fb")
 
 
 @pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.vendor)
+@pytest.mark.deep_but_first
 async def test_the_real_key_is_sent_in_one_place_only_and_every_model_call_is_counted(
     wire: HostileWire,
 ) -> None:

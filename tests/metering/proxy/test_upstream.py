@@ -114,6 +114,7 @@ def written(key: str, chance: Random) -> str:
 
 
 @pytest.mark.parametrize("alphabet", ALPHABETS)
+@pytest.mark.deep_but_first
 def test_keys_of_every_alphabet_are_found_in_every_form(alphabet: str) -> None:
     for seed in range(400):
         chance = Random(f"{alphabet} {seed}")

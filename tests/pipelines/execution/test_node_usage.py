@@ -39,7 +39,8 @@ def rows(by: str) -> list[UsageSum]:
     return index.usage_report(UsageQuery(by=by)).rows
 
 
-@pytest.mark.parametrize("durable", [True, False], ids=["durable", "memory"])
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "durable"])
+@pytest.mark.deep_but_first
 async def test_the_nodes_of_a_pipeline_and_the_tasks_of_a_batch_are_counted(
     model: CountingModel, workspace: Path, durable: bool
 ) -> None:

@@ -566,7 +566,7 @@ def test_a_registered_type_is_known() -> None:
     assert not of("type_known", body)
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_thousands_of_unknown_names_are_linted_quickly() -> None:
     count = 2000
     body = ENDS + " ".join(

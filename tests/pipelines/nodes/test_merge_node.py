@@ -53,6 +53,7 @@ def fork(one: str, two: str, merge: str) -> str:
 
 
 @BOTH
+@pytest.mark.deep_but_first
 def test_branches_of_a_parallel_node_are_merged_behind_the_gate(
     repo: Path, tmp_path: Path, mode: str
 ) -> None:
@@ -80,6 +81,7 @@ def test_items_and_a_conflict_without_a_session(repo: Path, tmp_path: Path) -> N
     assert git(repo, "show", f"{left}:list") == "y"
 
 
+@pytest.mark.deep
 def test_the_session_of_a_branch_resolves_a_conflict(repo: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     agent = repairing_agent(log).replace('"', '\\"')

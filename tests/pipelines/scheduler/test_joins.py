@@ -60,6 +60,7 @@ def test_where_branches_join(body: str, join: str) -> None:
     assert Joins(graph).section("p", heads, frozenset()).join == join
 
 
+@pytest.mark.deep
 def test_many_parallel_nodes_in_a_row_and_one_that_its_own_branches_lead_back_to() -> None:
     size = 700
     row = "".join(

@@ -1067,8 +1067,8 @@ def test_many_turns_leave_no_state_behind() -> None:
     assert sys.getallocatedblocks() - before < 1000
 
 
-@pytest.mark.seconds
 @pytest.mark.timeout(60)
+@pytest.mark.deep
 def test_the_cost_of_an_update_does_not_grow_with_the_calls_that_are_open() -> None:
     """With a search through all open calls this takes minutes."""
     many = 25_000

@@ -52,7 +52,7 @@ class Client:
         return [update.session_update for update in self.updates]
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 async def test_the_official_client_prompts_asks_loads_and_cancels(workspace: Path) -> None:
     import acp
     from acp.schema import ClientCapabilities, ElicitationCapabilities, ElicitationFormCapabilities

@@ -286,6 +286,7 @@ async def test_only_what_the_client_offers_is_asked_for(ours: Agent, fs: dict[st
         (None, "it did not answer within 0.5 s"),
     ],
 )
+@pytest.mark.deep_but_first
 async def test_an_editor_that_fails_is_an_error_of_the_tool(
     ours: Agent, result: Any, error: str
 ) -> None:

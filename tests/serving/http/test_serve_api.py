@@ -134,6 +134,7 @@ async def test_a_repeated_request_with_a_key_gets_the_same_run(ours: BuiltinAgen
         assert status == 400
 
 
+@pytest.mark.deep
 async def test_a_key_keeps_the_id_of_a_run_and_not_the_run(
     ours: BuiltinAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

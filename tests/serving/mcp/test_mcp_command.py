@@ -258,6 +258,7 @@ def test_runs_that_are_kept_outlive_a_client_that_kills_its_server(ours: Builtin
         assert text.startswith("finished without its caller")
 
 
+@pytest.mark.deep
 def test_wrong_options_are_said_before_anything_is_served(ours: BuiltinAgent) -> None:
     for options, message in (
         (["--agent", "no-such-agent"], "no agent is called 'no-such-agent'"),

@@ -55,6 +55,7 @@ def warnings_of(events: list[corral.Event]) -> list[str]:
 
 @pytest.mark.seconds
 @pytest.mark.parametrize("how", ["endless", "flood"])
+@pytest.mark.deep_but_first
 async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sending(
     workspace: Path, how: str
 ) -> None:

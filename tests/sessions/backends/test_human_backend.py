@@ -293,7 +293,7 @@ def reported(process: subprocess.Popen[str]) -> Path:
     raise AssertionError("it never said where")
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: Path) -> None:
     first = corral_run(workspace, "--agent", "manual", "Anybody there?")
     answer = reported(first)

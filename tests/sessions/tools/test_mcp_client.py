@@ -77,6 +77,7 @@ async def test_a_program_that_ends_fails_its_calls_with_what_it_wrote_last(tmp_p
     await client.close()
 
 
+@pytest.mark.deep
 async def test_the_sdks_own_server_is_used_over_http_with_sessions_and_events() -> None:
     from mcp.server import MCPServer
 

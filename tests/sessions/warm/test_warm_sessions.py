@@ -93,6 +93,7 @@ async def test_stopping_ends_the_agent(named: Named) -> None:
     assert not await client.stop(named.files)
 
 
+@pytest.mark.deep
 async def test_a_prompt_after_the_stop_continues_the_conversation(named: Named) -> None:
     first = await named.run("text one")
     await client.stop(named.files)
@@ -123,6 +124,7 @@ async def test_the_process_ends_when_it_is_idle(workspace: Path) -> None:
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.deep
 async def test_two_prompts_at_the_same_time_run_one_after_another(named: Named) -> None:
     results = await asyncio.gather(*(named.run(f"sleep 0.2\ntext {n}") for n in range(3)))
     assert [each.text for each in results] == ["0", "1", "2"]
@@ -183,6 +185,7 @@ async def test_a_caller_that_disappears_cancels_its_prompt(named: Named) -> None
         assert (await named.run("text next")).text == "next"
 
 
+@pytest.mark.deep
 async def test_options_of_one_prompt_may_differ_and_others_may_not(named: Named) -> None:
     await named.run("text open", timeout=50.0)
     late = await named.run("hang", timeout=0.5)
@@ -223,6 +226,7 @@ async def test_an_agent_that_does_not_exist_is_an_error_and_leaves_no_process(
     assert files.stored() is None
 
 
+@pytest.mark.deep
 async def test_a_killed_process_is_reported_and_the_next_prompt_works(named: Named) -> None:
     await named.run("text open")
     turn = named.turn("text begun\nhang")
@@ -250,6 +254,7 @@ def test_an_invalid_name_is_an_error(name: str) -> None:
         WarmFiles.of(name, "/")
 
 
+@pytest.mark.deep
 async def test_names_belong_to_folders(tmp_path: Path, named: Named) -> None:
     other = tmp_path / "other"
     other.mkdir()

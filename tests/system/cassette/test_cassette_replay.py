@@ -199,6 +199,7 @@ def test_arguments_and_texts_must_be_as_recorded(recorded: Cassette, workspace: 
     assert b'-    "<cwd>/x"\n+    "<cwd>/y"' in other.stderr
 
 
+@pytest.mark.deep
 def test_processes_of_one_run_replay_the_takes_in_order(recorded: Cassette) -> None:
     recorded.take(("i", b"same\n"), ("o", b"first\n"))
     recorded.take(("i", b"same\n"), ("o", b"second\n"))

@@ -256,7 +256,7 @@ def test_ignored_files_are_not_created_when_the_repository_is_removed(repository
     assert [os.path.relpath(each.path, repository) for each in found] == ["new"]
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_a_large_file_is_not_loaded_into_memory(repository: Path) -> None:
     with (repository / "large").open("wb") as file:
         file.truncate(64 * 1024 * 1024)

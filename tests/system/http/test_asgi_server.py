@@ -121,6 +121,7 @@ async def test_bytes_that_trickle_in_do_not_keep_a_connection_open(
 
 
 @pytest.mark.parametrize("path", ["/", "/wait"])
+@pytest.mark.deep_but_first
 async def test_a_body_that_does_not_arrive_ends_the_connection(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

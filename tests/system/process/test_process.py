@@ -299,6 +299,7 @@ def test_output_of_a_grandchild_soon_after_the_exit_is_read(folder: Path, stdout
 
 
 @pytest.mark.skipif(not shutil.which("node"), reason="shows what Node loses: node is missing")
+@pytest.mark.deep
 def test_unflushed_output_of_node_is_lost_in_a_pipe_but_not_in_a_file(
     folder: Path,
 ) -> None:

@@ -129,6 +129,7 @@ PLANTED = ("a", "b", "c", "d", "e/x", "f", "g", "h", "i", "j", "kit")
 
 @needs_sandbox
 @pytest.mark.parametrize("is_guarded", [True, False])
+@pytest.mark.deep_but_first
 async def test_git_starts_nothing_in_a_repository_that_was_made(
     project: Path, traps: Traps, is_guarded: bool
 ) -> None:
@@ -145,6 +146,7 @@ async def test_git_starts_nothing_in_a_repository_that_was_made(
 
 
 @needs_sandbox
+@pytest.mark.deep
 async def test_an_ordinary_repository_stays_as_it_is(project: Path) -> None:
     script = """
     git init -q new; git clone -q . copy; git clone -q --bare . copy.git
@@ -175,6 +177,7 @@ async def test_settings_and_hooks_are_renamed_and_the_rest_is_kept(
 
 
 @needs_sandbox
+@pytest.mark.deep
 async def test_the_folder_of_hooks_can_only_be_read(project: Path, traps: Traps) -> None:
     (project / ".husky").mkdir()
     (project / ".husky/pre-commit").write_text("#!/bin/sh\n")

@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from support.costs import deep_but
 
 from corral._agents import registry
 from corral._agents.report import PolicyRow
@@ -148,7 +149,7 @@ def file_methods(agent: str, policy: str) -> FileMethodAttack:
     return FileMethodAttack(AttackSubject(agent, record, record.probe), POLICIES[policy])
 
 
-@pytest.mark.parametrize("policy", ["default", "all", "asked"])
+@pytest.mark.parametrize("policy", deep_but(["default", "all", "asked"], "all"))
 async def test_the_file_methods_of_acp_are_called_offered_or_not(
     workspace: Path, policy: str
 ) -> None:
@@ -165,7 +166,7 @@ ACP_AGENTS = [
 ]
 
 
-@pytest.mark.parametrize("agent", ACP_AGENTS)
+@pytest.mark.parametrize("agent", deep_but(ACP_AGENTS, "gemini-acp"))
 async def test_no_agent_writes_outside_by_the_file_methods_of_acp(
     workspace: Path, agent: str
 ) -> None:

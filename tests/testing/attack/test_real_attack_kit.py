@@ -34,13 +34,7 @@ GROUPS = tuple(dict.fromkeys(attempt.group for attempt in ATTEMPTS))
 """Without the ACP file methods, which need no real program: tests/testing/attack/test_attack.py."""
 SAMPLED = ("default", "edits", "rules", "all", "asked", "files")
 """The policies of which a sample of the attempts is made."""
-SPINE = {
-    ("gemini-cli", "edits"),
-    ("gemini-acp", "files"),
-    ("claude-cli", "rules"),
-    ("codex-cli", "all"),
-    ("codex-acp", "all"),
-}
+SPINE = {("claude-cli", "rules"), ("codex-cli", "all")}
 """What ``make test`` attacks of the agents with programs; the rest is deep."""
 
 

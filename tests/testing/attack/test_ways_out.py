@@ -200,6 +200,7 @@ WEAKER_FOR_ROOT: dict[str, tuple[Change, Cell, str]] = {
         *(pytest.param(*case, id=name, marks=ROOT) for name, case in WEAKER_FOR_ROOT.items()),
     ],
 )
+@pytest.mark.deep_but_first
 def test_without_one_part_of_the_sandbox_an_attempt_works(
     tmp_path: Path, change: Change, cell: Cell, policy: str
 ) -> None:

@@ -33,6 +33,7 @@ async def test_an_agent_without_a_probe_uses_its_own_model(workspace: Path) -> N
     assert report.ok
 
 
+@pytest.mark.deep
 def test_a_command_is_checked_with_its_variables_and_its_reported_version(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,8 +29,8 @@ PROGRAMS = {
     if "person" not in agent.capabilities
 }
 """Agent → whether it has a program to be installed."""
-SPINE = "start"
-"""The tier that ``make test`` plays with each program; the others are deep."""
+SPINE = {("claude-cli", "start"), ("codex-cli", "start"), ("codex-acp", "start")}
+"""What ``make test`` plays of the agents with programs; the rest is deep."""
 WIRES = tuple(re.findall(r"^WIRES := (.*)$", MAKEFILE, re.MULTILINE)[0].split())
 
 
@@ -65,7 +65,7 @@ def seen(row: Row) -> tuple[Outcome, str]:
 def cases() -> Iterator[object]:
     for name, has_program in PROGRAMS.items():
         for tier in TIERS:
-            costs = pytest.mark.spine if tier == SPINE else pytest.mark.deep
+            costs = pytest.mark.spine if (name, tier) in SPINE else pytest.mark.deep
             marks = [getattr(pytest.mark, mark_of(name)), costs] if has_program else []
             yield pytest.param(name, tier, marks=marks)
     for name in WIRES:

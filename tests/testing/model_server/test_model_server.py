@@ -225,7 +225,7 @@ def descriptors() -> set[str]:
     return found
 
 
-@pytest.mark.seconds
+@pytest.mark.deep
 def test_leaving_closes_every_connection_and_leaves_nothing_behind() -> None:
     gc.collect()
     before, threads = descriptors(), threading.active_count()

@@ -273,6 +273,7 @@ def test_delays_before_the_first_byte_and_between_chunks() -> None:
     assert at_second >= 0.4
 
 
+@pytest.mark.deep
 def test_twenty_megabytes_each_way() -> None:
     text = "x" * 20_000_000
     body = json.dumps({"contents": [{"parts": [{"text": text}]}]}).encode()
