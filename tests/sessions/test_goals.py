@@ -16,7 +16,7 @@ from support.scripted_agent import GOOD, child_pids, scripted_options
 
 import corral
 from corral import errors
-from corral._sessions.goals import Until, until_done
+from corral._sessions.goals import TimeLimit, Until, until_done
 from corral._verification.command_check import command_succeeds
 from corral._verification.file_check import files_exist
 from corral._verification.function_check import CheckResult
@@ -284,7 +284,7 @@ class Agent:
 
 async def complaint_of(check: Until, cwd: Path = Path()) -> str | None:
     """The prompt that an agent gets after its first turn."""
-    result = await until_done(Agent().run, "go", check, rounds=0, cwd=cwd)
+    result = await until_done(Agent().run, "go", check, TimeLimit(30), rounds=0, cwd=cwd)
     return result.error.message if result.error else None
 
 
@@ -343,7 +343,7 @@ async def test_a_check_that_blocks_does_not_stop_the_loop() -> None:
 
 async def test_the_first_prompt_is_the_callers_and_the_next_the_complaint() -> None:
     agent = Agent()
-    result = await until_done(agent.run, "go", lambda r: r.text == "3" or "more!")
+    result = await until_done(agent.run, "go", lambda r: r.text == "3" or "more!", TimeLimit(30))
     assert agent.prompts[0] == "go"
     assert agent.prompts[1:] == ["It is not done yet: more!\n\nGo on until it is."] * 2
     assert [file.path for file in result.files] == ["1", "2", "3"]
@@ -352,37 +352,32 @@ async def test_the_first_prompt_is_the_callers_and_the_next_the_complaint() -> N
 
 async def test_ten_rounds_are_the_default_limit() -> None:
     agent = Agent()
-    assert (await until_done(agent.run, "go", lambda _: False)).status == "max_turns"
+    assert (await until_done(agent.run, "go", lambda _: False, TimeLimit(30))).status == "max_turns"
     assert len(agent.prompts) == 11
 
 
 async def test_a_passed_check_is_a_success_despite_the_budget() -> None:
-    assert (await until_done(Agent().run, "go", lambda _: True, max_total_tokens=1)).ok
+    assert (
+        await until_done(Agent().run, "go", lambda _: True, TimeLimit(30), max_total_tokens=1)
+    ).ok
 
 
 async def test_a_token_budget_without_reported_usage_allows_no_second_turn() -> None:
     agent = Agent(Usage())
-    result = await until_done(agent.run, "go", lambda _: False, max_total_tokens=1_000_000)
+    result = await until_done(
+        agent.run, "go", lambda _: False, TimeLimit(30), max_total_tokens=1_000_000
+    )
     assert result.status == "max_budget"
     assert "are unknown" in error_of(result).message
     assert len(agent.prompts) == 1
 
 
-async def test_a_run_that_does_not_end_itself_is_cancelled() -> None:
-    async def run(_prompt: str) -> Result:
-        await asyncio.sleep(300)
-        raise AssertionError
-
-    result = await until_done(run, "go", lambda _: True, timeout=0.05)
-    assert isinstance(error_of(result), errors.TotalTimeout)
-
-
-async def test_a_timeout_error_of_the_run_is_passed_on() -> None:
-    async def run(_prompt: str) -> Result:
+async def test_a_timeout_error_of_the_check_is_passed_on() -> None:
+    def check(_result: Result) -> None:
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        await until_done(run, "go", lambda _: True, timeout=30)
+        await until_done(Agent().run, "go", check, TimeLimit(30))
 
 
 async def test_a_cancellation_is_passed_on() -> None:
@@ -392,7 +387,7 @@ async def test_a_cancellation_is_passed_on() -> None:
 
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await until_done(run, "go", lambda _: True, timeout=30)
+            await until_done(run, "go", lambda _: True, TimeLimit(30))
 
 
 async def test_the_error_of_a_later_turn_that_cannot_start_has_the_earlier_result() -> None:
@@ -404,7 +399,7 @@ async def test_the_error_of_a_later_turn_that_cannot_start_has_the_earlier_resul
         return await agent.run(prompt)
 
     with pytest.raises(errors.NotInstalled) as caught:
-        await until_done(run, "go", lambda _: False)
+        await until_done(run, "go", lambda _: False, TimeLimit(30))
     assert caught.value.result.text == "1"
 
 

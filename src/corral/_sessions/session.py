@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from corral._sessions.tools.mcp_server import ToolServer
     from corral._sessions.tools.tools import GivenTools
     from corral.events import Event
-    from corral.receipt import Receipt
     from corral.run_kwargs import PromptKwargs
     from corral.values import Effort, McpServer, Output, OutputT
 
@@ -108,7 +107,7 @@ class Session:
         self._backend: Backend | None = None
         self._granted: set[Granted] = set()
         """What a person allowed for the session."""
-        self._verifier: RunVerifier | None = None
+        self.verifier: RunVerifier | None = None
         """Of the run that is under way, or of the last one."""
         self.source: SessionRecord | None = None
         """A session that this process has open and that this one continues, also if its agent is
@@ -239,9 +238,9 @@ class Session:
         )
         other.is_part = True
         other.source = record if record.has_transcript else None
-        other._verifier = self._verifier
-        if self._verifier is not None:
-            self._verifier.is_concluded = False
+        other.verifier = self.verifier
+        if self.verifier is not None:
+            self.verifier.is_concluded = False
         return other
 
     async def end_agent(self) -> None:
@@ -411,11 +410,15 @@ class Session:
         check_prompt(sent, prepared.agent.prompt_limit)
         if prepared.budget is not None:
             prepared.budget.check()
+        if prepared.checks and (self.verifier is None or self.verifier.is_concluded):
+            from corral._sessions.run_verifier import RunVerifier
+
+            self.verifier = RunVerifier(prepared, record, text)
         setup = TurnSetup(
             typed=typed,
             steer=WeakMethod(self.steer) if self._is_in_process() else None,
             limits=self._limits(prepared),
-            verifier=self._verifier_for(prepared, record, text),
+            verifier=self.verifier if prepared.checks else None,
             is_last=is_last,
         )
         if self._tools:
@@ -436,47 +439,14 @@ class Session:
         )
         return self._turn
 
-    def _verifier_for(
-        self, prepared: PreparedRun, record: SessionRecord, text: str
-    ) -> RunVerifier | None:
-        """What verifies the run that this text belongs to; None if nothing is to be verified."""
-        if not prepared.checks:
-            return None
-        if self._verifier is None or self._verifier.is_concluded:
-            from corral._sessions.run_verifier import RunVerifier
-
-            self._verifier = RunVerifier(prepared, record, text)
-        return self._verifier
-
-    async def judge(self, result: Result) -> Receipt:
-        """The receipt of the work as it is now, between two turns of a run."""
-        return await self._require_verifier().judge(self._require_open()[0], result)
-
-    async def restore(self, receipt: Receipt) -> frozenset[str]:
-        """Put the files back to those that a receipt of this run is about. Returns the paths of
-        those that differed, from the working directory."""
-        return await self._require_verifier().restore(receipt)
-
-    def keep_receipt(self, receipt: Receipt) -> Receipt:
-        """Store a receipt of ``judge`` as that of the run."""
-        return self._require_verifier().keep(*self._require_open(), receipt)
-
-    def _require_verifier(self) -> RunVerifier:
-        if self._verifier is None:
-            raise ConfigError(
-                "until=verified() has nothing to verify",
-                hint="Give it checks, or set verify or scenarios.",
-            )
-        return self._verifier
-
     async def verify(self, result: Result) -> Result:
         """The result of a run of several turns, with its receipt if it is to be verified."""
         prepared, record = self._require_open()
-        if self._verifier is None or self._verifier.is_concluded:
+        if self.verifier is None or self.verifier.is_concluded:
             return result
         from corral._sessions.run_verifier import with_judging
 
-        receipt = await self._verifier.conclude(prepared, record, result)
+        receipt = await self.verifier.conclude(prepared, record, result)
         return replace(with_judging(result, [receipt]), receipt=receipt)
 
     def _limits(self, prepared: PreparedRun) -> LimitMachine | None:
@@ -590,12 +560,14 @@ class Session:
         if wanted is None:
             result: Result = await self.prompt(prompt, **options).collect(on_event)
         else:
-            from corral._sessions.goals import Goal, run_goal
+            from corral._sessions.structured_output import TypedAnswer, run_typed
 
-            goal = Goal(output=wanted, repairs=repairs)
-            goal.check()
-            result = await run_goal(
-                goal, self, prompt, lambda turn: turn.collect(on_event), options
+            typed = TypedAnswer(wanted, repairs=repairs)
+            result = await run_typed(
+                lambda text: self.turn(text, options, typed).collect(on_event),
+                self.full_prompt(prompt),
+                typed,
+                native=self.takes_schema(typed),
             )
         return result.raise_for_status() if check else result
 
