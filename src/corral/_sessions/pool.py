@@ -17,7 +17,7 @@ and, if the agent can switch without a new process, a model and a narrower polic
 Callers: tasks of one event loop call ``Pool.run``; the pipeline's nodes do, too.
 
 A prompt: check the options (before anything starts), wait for a slot, take the least busy usable
-worker or start one, run a ``Turn`` over a ``_PoolConnection``, give the worker back.
+worker or start one, open a ``Session`` over a ``_PoolConnection``, give the worker back.
 
 States of a worker:
 
@@ -43,9 +43,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -56,26 +54,23 @@ from corral._agents.report import compile_for
 from corral._option_definitions import with_trait
 from corral._sessions import enforcement, store
 from corral._sessions.acp.connection import AcpConnection, AcpSession
-from corral._sessions.backends.acp import AcpBackend
 from corral._sessions.permissions import Asker, answers_of
 from corral._sessions.prepare import check_narrower, needs_new_process, prepare
-from corral._sessions.prepared_run import PreparedRun, resolve_prompt
+from corral._sessions.prepared_run import PreparedRun
+from corral._sessions.session import Pooled, Session
 from corral._sessions.store import SessionRecord
-from corral._sessions.structured_output import TypedAnswer, run_typed
 from corral._sessions.tools.mcp_client import ServerCheck
-from corral._sessions.turn import Turn, TurnSetup
 from corral._system import platform
 from corral._system.environment import SecretRedactor
 from corral._system.threads import short_traceback_async
 from corral.errors import ConfigError
 from corral.events import Event
 from corral.options import fallback_agents
-from corral.prompt import Prompt, check_prompt, output_type
+from corral.prompt import Prompt
 from corral.result import Result
 
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
-    from corral._publishing.link import SessionLink
     from corral._sessions.tools.hooks import Before
     from corral.policy import Policy, Preset
     from corral.values import Effort, Output, OutputT
@@ -146,9 +141,7 @@ class Pool:
         self._prepared: PreparedRun | None = None
         self._ending: set[asyncio.Task[None]] = set()
         """Idle processes that are being ended."""
-        self._links: list[SessionLink] = []
         self._server_check = ServerCheck()
-        """Of prompts that have ended: their last messages may be on their way."""
         self.started: int = 0
         """Processes started so far."""
 
@@ -182,9 +175,7 @@ class Pool:
     async def __aexit__(self, *_: object) -> None:
         self._open = False
         workers, self._workers = self._workers, []
-        links, self._links = self._links, []
-        finishing = (link.finish() for link in links)
-        await asyncio.gather(*(worker.end() for worker in workers), *self._ending, *finishing)
+        await asyncio.gather(*(worker.end() for worker in workers), *self._ending)
 
     @short_traceback_async
     async def run(
@@ -213,18 +204,17 @@ class Pool:
                 chosen.pop(spelling, None)
         prepared = self._prepare(chosen)
         self._check_shareable(prepared)
-        wanted = output_type(prompt, output)
-        typed = None if wanted is None else TypedAnswer(wanted, repairs=repairs)
-        text = resolve_prompt(prepared, prompt)
-        if prepared.budget is not None:
-            prepared.budget.check()
+        session = Session(self._agent, chosen, self._ask)
         async with self._slots:
             worker = self._take_worker(prepared)
+            session.pooled = Pooled(prepared, _PoolConnection(worker), self._server_check)
             try:
-                result = await self._prompt(worker, prepared, text, typed, on_event)
+                async with session:
+                    return await session.run(
+                        prompt, output=output, repairs=repairs, check=check, on_event=on_event
+                    )
             finally:
                 await self._give_back(worker)
-        return result.raise_for_status() if check else result
 
     def _prepare(self, options: Mapping[str, object]) -> PreparedRun:
         asks = answers_of(self._ask)
@@ -253,59 +243,6 @@ class Pool:
                 f"the sandbox of this pool shows {pool.cwd} and not {prompt.cwd}",
                 hint="Give the pool a cwd that contains the folders of all its prompts.",
             )
-
-    async def _prompt(
-        self,
-        worker: _Worker,
-        prepared: PreparedRun,
-        text: str,
-        typed: TypedAnswer | None,
-        on_event: Callable[[Event], None] | None,
-    ) -> Result:
-        """All turns of a prompt, in one session."""
-        record = store.create(prepared.agent.name, prepared.cwd)
-        record.is_pooled = True
-        source = _PoolConnection(worker, prepared)
-
-        def new_backend(prepared: PreparedRun, text: str) -> AcpBackend:
-            return AcpBackend(prepared, record, text, source, self._ask)
-
-        async def run_turn(text: str) -> Result:
-            check_prompt(text, prepared.agent.prompt_limit)
-            limits = None
-            if prepared.limit_waits is not None:
-                from corral._sessions.limit_waits import LimitMachine
-
-                limits = LimitMachine(prepared, prepared.limit_waits, new_backend)
-            turn: Turn = Turn(
-                prepared,
-                record,
-                text,
-                new_backend(prepared, text),
-                redactor=worker.redactor,
-                setup=TurnSetup(
-                    check=partial(self._server_check.run, prepared, record.folder),
-                    typed=typed,
-                    limits=limits,
-                ),
-            )
-            try:
-                return await turn.collect(on_event)
-            finally:
-                await turn.close()
-
-        try:
-            if typed is None:
-                return await run_turn(text)
-            return await run_typed(run_turn, text, typed)
-        finally:
-            source.release()
-            if record.link is not None and record.link.is_sending:
-                self._links.append(record.link)
-            is_recorded = prepared.run.record
-            if is_recorded and not record.meta.turns:
-                is_recorded = record.save_unfinished(sys.exception())
-            record.close(keep=is_recorded)
 
     def _take_worker(self, prepared: PreparedRun) -> _Worker:
         """The least busy process that may take one more, or a new one."""
@@ -356,7 +293,6 @@ class _Worker:
     """One process of a pool, started when first used."""
 
     def __init__(self, prepared: PreparedRun, sessions: int) -> None:
-        self.redactor = SecretRedactor(prepared.environment.redacted)
         self.busy = 0
         self._prepared = prepared
         self._sessions = sessions
@@ -397,11 +333,11 @@ class _Worker:
             else:
                 self._prepared = prepared
                 try:
-                    opened = await AcpConnection.open(prepared, self._record, self.redactor)
+                    redactor = SecretRedactor(prepared.environment.redacted)
+                    self._connection = await AcpConnection.open(prepared, self._record, redactor)
                 except BaseException:
                     self._broken = True
                     raise
-                self._connection = opened
             return self._connection
 
     async def _check(self, prepared: PreparedRun) -> None:
@@ -441,14 +377,13 @@ class _Worker:
 class _PoolConnection:
     """One prompt's share of a worker."""
 
-    def __init__(self, worker: _Worker, prepared: PreparedRun) -> None:
+    def __init__(self, worker: _Worker) -> None:
         self.session: AcpSession | None = None
         self._worker = worker
-        self._prepared = prepared
         self._connection: AcpConnection | None = None
 
     async def connection(self, prepared: PreparedRun) -> AcpConnection:
-        self._connection = await self._worker.connection(self._prepared)
+        self._connection = await self._worker.connection(prepared)
         return self._connection
 
     async def discard(self, connection: AcpConnection) -> None:
@@ -460,6 +395,6 @@ class _PoolConnection:
             self.session.is_abandoned = True
             connection.wake()
 
-    def release(self) -> None:
+    async def close(self) -> None:
         if self._connection is not None and self.session is not None:
             self._connection.drop_session(self.session)

@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from weakref import WeakMethod, ref
 
 from msgspec.structs import replace
@@ -43,7 +43,7 @@ from corral.values import AgentSession
 
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
-    from corral._sessions.acp.connection import PrivateConnection
+    from corral._sessions.acp.connection import ConnectionSource
     from corral._sessions.editor_files import EditorFiles
     from corral._sessions.limit_waits import LimitMachine
     from corral._sessions.permissions import Asker, Granted
@@ -57,6 +57,14 @@ if TYPE_CHECKING:
     from corral.events import Event
     from corral.run_kwargs import PromptKwargs
     from corral.values import Effort, McpServer, Output, OutputT
+
+
+class Pooled(NamedTuple):
+    """What a pool gives to the session of one of its prompts."""
+
+    prepared: PreparedRun
+    connections: ConnectionSource
+    server_check: ServerCheck
 
 
 class Session:
@@ -97,7 +105,7 @@ class Session:
         self._editor = editor
         self._server: ToolServer | None = None
         self._server_check: ServerCheck | None = None
-        self._connection: PrivateConnection | None = None
+        self._connection: ConnectionSource | None = None
         self._driver: AgentDriver | None = None
         self._prepared: PreparedRun | None = None
         self._effective_options = options
@@ -114,6 +122,8 @@ class Session:
         the same. Set before this one is opened."""
         self.is_part: bool = False
         """It is a part of a run that may continue in another agent. Set before it is opened."""
+        self.pooled: Pooled | None = None
+        """What a prompt of a pool shares with others. Set before it is opened."""
 
     def __repr__(self) -> str:
         if self._record is None:
@@ -171,7 +181,12 @@ class Session:
     async def __aenter__(self) -> Session:
         if self._prepared is not None:
             raise RuntimeError("the session is open already")
-        await self._set_up()
+        if self.pooled is None:
+            await self._set_up()
+        else:
+            self._prepared, self._connection, self._server_check = self.pooled
+            self._record = store.create(self._prepared.agent.name, self._prepared.cwd)
+            self._record.is_pooled = True
         return self
 
     async def _set_up(self) -> None:
@@ -329,10 +344,12 @@ class Session:
         finally:
             if self._record is not None and self._prepared is not None:
                 has_turns = self._record.meta.turns > 0 or self._prepared.agent.open_turns
-                keep = self._prepared.run.keep and has_turns
-                if self._prepared.run.record and not keep:
+                run = self._prepared.run
+                is_stored = run.record or not self._record.is_pooled
+                keep = run.keep and has_turns and is_stored
+                if run.record and not keep:
                     keep = self._record.save_unfinished(failure)
-                self._record.close(keep=keep or self._prepared.run.resume is not None)
+                self._record.close(keep=keep or run.resume is not None)
             self._prepared = self._record = None
 
     @short_traceback
@@ -473,7 +490,7 @@ class Session:
         elif isinstance(prepared.agent.transport, AcpTransport):
             from corral._sessions.backends.acp import AcpBackend
 
-            backend = AcpBackend(prepared, record, text, self._private_connection(), self._ask)
+            backend = AcpBackend(prepared, record, text, self._connections(), self._ask)
         else:
             backend = StreamBackend(
                 prepared,
@@ -582,13 +599,13 @@ class Session:
             )
         from corral._sessions.backends.acp import list_sessions
 
-        connection = await self._private_connection().connection(prepared)
+        connection = await self._connections().connection(prepared)
         return await list_sessions(connection, None if cwd is None else _absolute(prepared, cwd))
 
-    def _private_connection(self) -> PrivateConnection:
-        from corral._sessions.acp.connection import PrivateConnection
-
+    def _connections(self) -> ConnectionSource:
         if self._connection is None:
+            from corral._sessions.acp.connection import PrivateConnection
+
             self._connection = PrivateConnection(*self._require_open())
         return self._connection
 

@@ -50,7 +50,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -531,6 +531,23 @@ class AcpConnection:
     def _on_fatal_stderr(self, line: str) -> None:
         name = self.prepared.agent.name
         self._fail_all(PolicyNotLoaded(f"{name} did not take the policy: {line}"))
+
+
+class ConnectionSource(Protocol):
+    """Where a backend gets its connection from: a session's own, or a pool's."""
+
+    session: AcpSession | None
+    """The conversation to continue."""
+
+    async def connection(self, prepared: PreparedRun) -> AcpConnection: ...
+
+    async def discard(self, connection: AcpConnection) -> None:
+        """End a connection that cannot be used any more."""
+        ...
+
+    async def close(self) -> None:
+        """The session has ended."""
+        ...
 
 
 class PrivateConnection:

@@ -9,7 +9,7 @@ import base64
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -25,7 +25,7 @@ from corral._protocol.acp.frames import (
     TextBlock,
 )
 from corral._protocol.ndjson import RawEvent
-from corral._sessions.acp.connection import AcpConnection, AcpSession
+from corral._sessions.acp.connection import AcpConnection, AcpSession, ConnectionSource
 from corral._sessions.acp.conversation_tail import ConversationTail
 from corral._sessions.backends.base import Backend, Fail, unclean_exit
 from corral._sessions.event_normalizer import EventNormalizer
@@ -65,19 +65,6 @@ _STOP_ERRORS: dict[str, type[CorralError]] = {
 
 LATE_UPDATES_TIMEOUT = 5.0
 """Seconds to wait for updates that come after a turn's end, however many come."""
-
-
-class ConnectionSource(Protocol):
-    """Where a backend gets its connection from: a session's own, or a pool's."""
-
-    session: AcpSession | None
-    """The conversation to continue."""
-
-    async def connection(self, prepared: PreparedRun) -> AcpConnection: ...
-
-    async def discard(self, connection: AcpConnection) -> None:
-        """End a connection that cannot be used any more."""
-        ...
 
 
 class AcpBackend(Backend):
