@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import socket
 import struct
 import zlib
@@ -19,10 +20,12 @@ from hypothesis import strategies as st
 from support.model_calls import EXPECTED, FORMATS, recorded_streams, request_bytes
 from support.raw_server import ConnectionHandler, RawConnection, RawServer, raw_server, respond_with
 
+from corral._metering.budget import Budget
+from corral._metering.budget_gate import BudgetGate, BudgetTicket
 from corral._metering.calls import MeteredCall, ModelRequest, read_request
 from corral._metering.proxy import client_requests
 from corral._metering.proxy import upstream as upstream_module
-from corral._metering.proxy.open_calls import CallGate, OpenModelCall, Ticket
+from corral._metering.proxy.open_calls import OpenModelCall
 from corral._metering.proxy.proxy import ModelProxy, ProxySettings
 from corral._metering.proxy.upstream import ResponseFailed, SearchedKey, VendorResponse
 from corral._models.registry import find_provider
@@ -70,7 +73,7 @@ class Exchange:
 
 @asynccontextmanager
 async def exchange(
-    talk: ConnectionHandler, vendor: str = "gemini", gate: CallGate | None = None
+    talk: ConnectionHandler, vendor: str = "gemini", gate: BudgetGate | None = None
 ) -> AsyncGenerator[Exchange]:
     received: list[bytes] = []
 
@@ -671,48 +674,32 @@ async def test_a_call_is_reported_when_the_proxy_is_closed() -> None:
         writer.close()
 
 
-class FixedGate:
-    """Lets calls pass until ``open`` is False; ends responses when ``continues`` is False."""
-
-    def __init__(self, *, refusal: str = "", continues: bool = True) -> None:
-        self._refusal = refusal
-        self._continues = continues
-        self.settled: list[MeteredCall] = []
-
-    async def admit(self, request: ModelRequest) -> Ticket | str:
-        return self._refusal or self
-
-    def may_continue(self, meter: object) -> bool:
-        return self._continues
-
-    def settle(self, call: MeteredCall) -> None:
-        self.settled.append(call)
-
-
 async def test_a_refused_call_gets_402_and_is_not_sent() -> None:
-    gate = FixedGate(refusal="the budget is spent")
+    gate = BudgetGate(Budget(max_total_tokens=1), lambda _text: None)
     async with exchange(respond_with(answer(b"{}")), gate=gate) as line:
         got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
         assert got.startswith(b"HTTP/1.1 402 Payment Required\r\n")
-        assert b"the budget is spent" in got
+        assert b"does not fit into the budget" in got
         assert line.server.requests == []
         assert line.calls == []
 
 
 async def test_a_response_that_may_not_continue_is_cut() -> None:
-    gate = FixedGate(continues=False)
+    budget = Budget(max_total_tokens=5_000)
+    event = {"candidates": [{"content": {"parts": [{"text": "word " * 10_000}]}}]}
 
     async def talk(line: RawConnection) -> None:
         await line.request()
-        await line.send(b"HTTP/1.1 200 OK\r\nContent-Length: 99999\r\n\r\n{")
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 99999"
+        await line.send(head + b"\r\n\r\ndata: " + json.dumps(event).encode() + b"\n\n")
         await line.wait_closed()
 
-    async with exchange(talk, gate=gate) as line:
+    async with exchange(talk, gate=BudgetGate(budget, lambda _text: None)) as line:
         got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
-        assert got.endswith(b"\r\n\r\n{")
-        [call] = gate.settled
+        assert b"word word" in got
+        [call] = line.calls
         assert (call.is_partial, call.error) == (True, "the budget is spent")
-        assert line.calls == gate.settled
+        assert budget.spent.calls == 1
 
 
 def key_responses() -> dict[str, bytes]:
@@ -769,11 +756,12 @@ async def test_a_response_with_the_real_key_is_cut_before_it(kind: str, step: in
 async def test_a_failure_in_the_proxy_itself_is_an_error_502(
     failure: type[BaseException], caplog: pytest.LogCaptureFixture
 ) -> None:
-    class BrokenGate(FixedGate):
-        async def admit(self, request: ModelRequest) -> Ticket | str:
+    class BrokenGate(BudgetGate):
+        async def admit(self, request: ModelRequest) -> BudgetTicket | str:
             raise failure(f"the gate failed, with {REAL}")
 
-    async with exchange(respond_with(answer(b"{}")), gate=BrokenGate()) as line:
+    gate = BrokenGate(Budget(), lambda _text: None)
+    async with exchange(respond_with(answer(b"{}")), gate=gate) as line:
         got = await line.send(request_bytes(GEMINI, 1, AUTHORIZED))
         assert got.startswith(b"HTTP/1.1 502 ")
         assert f"{failure.__name__}: the gate failed, with [REDACTED]".encode() in got

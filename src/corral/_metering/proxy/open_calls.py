@@ -1,14 +1,13 @@
-"""A request while it is made: the bytes for the agent, what is counted of a model call, and what
-may decide about it (a gate for calls)."""
+"""A request while it is made: the bytes for the agent, and what is counted of a model call."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
 
 from msgspec.structs import replace
 
 from corral._metering import prices
+from corral._metering.budget_gate import BudgetTicket
 from corral._metering.calls import (
     CallMeter,
     MeteredCall,
@@ -21,28 +20,6 @@ from corral._models.spec import EVENT_STREAM, FailedResponse
 from corral._system import clock
 from corral.errors import CorralError
 from corral.values import Cost, Usage
-
-
-class Ticket(Protocol):
-    """The permission for one model call."""
-
-    def may_continue(self, meter: CallMeter) -> bool:
-        """Whether more of the response may come."""
-        ...
-
-    def settle(self, call: MeteredCall) -> None:
-        """The call has ended. Called once."""
-        ...
-
-
-class CallGate(Protocol):
-    """Decides whether a model call may be made."""
-
-    async def admit(self, request: ModelRequest) -> Ticket | str:
-        """Waits until the call may be made. A text is a refusal, which the agent gets with the
-        status 402."""
-        ...
-
 
 ABANDONED = "the agent closed the connection"
 LIMITED = 429
@@ -95,7 +72,7 @@ class OpenModelCall(OpenRequest):
     events with it are taken out of the response, and the rest is sent in chunks."""
 
     def __init__(
-        self, request: ModelRequest, ticket: Ticket | None, *, holds_limits: bool = False
+        self, request: ModelRequest, ticket: BudgetTicket | None, *, holds_limits: bool = False
     ) -> None:
         """With ``holds_limits``, a response that is a rate limit is kept in ``held`` instead of
         passed on."""

@@ -23,7 +23,7 @@ Each connection of the agent is one task:
 3. If the run waits for rate limits (``LimitWaits``), a model call is held while its credential is
    limited. If the response is a rate limit (429), it is not passed on: the request is sent again
    after the limit. If that takes longer than the agent waits for a response, the agent gets it.
-4. For a model call the ``CallGate`` is asked, if there is one: it waits, lets the call pass or
+4. For a model call the ``BudgetGate`` is asked, if there is one: it waits, lets the call pass or
    refuses it. It is asked again while the response comes, and may end it.
 5. The response is passed on, and a ``CallMeter`` reads its usage.
 6. ``on_call`` gets each model call, exactly once, also if the agent or the vendor closes its
@@ -48,6 +48,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
+from corral._metering.budget_gate import BudgetGate, BudgetTicket
 from corral._metering.calls import (
     FreeRequest,
     MeteredCall,
@@ -64,10 +65,8 @@ from corral._metering.proxy.client_requests import (
 )
 from corral._metering.proxy.open_calls import (
     LIMITED,
-    CallGate,
     OpenModelCall,
     OpenRequest,
-    Ticket,
 )
 from corral._metering.proxy.upstream import ResponseFailed, Upstream, searched_keys
 from corral._models.spec import Provider
@@ -119,7 +118,7 @@ class ModelProxy:
         self,
         settings: ProxySettings,
         on_call: Callable[[MeteredCall], None],
-        gate: CallGate | None = None,
+        gate: BudgetGate | None = None,
         *,
         on_start: Callable[[Sequence[bytes]], object] = lambda _request: None,
         on_limit: Callable[[CorralError | None], None] = lambda _error: None,
@@ -301,7 +300,7 @@ class ModelProxy:
         credential = credential_id(self._target.origin.authority, request.key, kind.model)
         return self._waits.call(credential, self._settings.longest_hold)
 
-    async def _admit(self, request: ModelRequest) -> Ticket | None:
+    async def _admit(self, request: ModelRequest) -> BudgetTicket | None:
         """Wait until the call may be made. Raises ``ResponseFailed`` if it is refused."""
         if self._gate is None:
             return None
