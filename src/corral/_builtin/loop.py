@@ -162,7 +162,7 @@ class Mailbox:
         self._steering, self._following = [], []
 
 
-class Repetition:
+class RepetitionDetector:
     """Detects that the last ``count`` tool calls repeat each other."""
 
     def __init__(self, count: int) -> None:
@@ -296,8 +296,8 @@ class Loop:
 
     def _start_counting(self) -> None:
         most = self._limits.max_repeated_calls
-        self._advised = Repetition(REPEATED_CALLS if most is None else max(2, most // 2))
-        self._repetition = None if most is None else Repetition(most)
+        self._advised = RepetitionDetector(REPEATED_CALLS if most is None else max(2, most // 2))
+        self._repetition = None if most is None else RepetitionDetector(most)
 
     def _check_repetition(self, response: Response, results: tuple[ToolResult, ...]) -> None:
         """Raises ``RepeatedCalls`` if neither the calls nor their results change any more."""

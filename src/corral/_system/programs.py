@@ -69,7 +69,7 @@ class FoundProgram(msgspec.Struct, frozen=True):
     """It is in the agent's own package, so it is no wrapper around the agent."""
 
 
-class _Package(msgspec.Struct):
+class _InstalledPackage(msgspec.Struct):
     """The fields of a ``package.json`` that are read."""
 
     name: str = ""
@@ -283,7 +283,7 @@ def _own_package(script: str, agent: AgentSpec) -> tuple[Path, str] | None:
     names = {agent.package.name, *binary_packages(agent)}
     for folder in Path(os.path.realpath(script)).parents:
         try:
-            package = decode_as((folder / "package.json").read_bytes(), _Package)
+            package = decode_as((folder / "package.json").read_bytes(), _InstalledPackage)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             continue
         if package.name in names and package.version is not None:

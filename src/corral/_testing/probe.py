@@ -104,10 +104,10 @@ async def probe_agent(
             raise _EndEarly
 
     parts: dict[str, Callable[[], Awaitable[Sequence[ProbeCheck]]]] = {
-        "an edit, a denied command and a resumed conversation": _Conversation(
+        "an edit, a denied command and a resumed conversation": _ProbeTurns(
             agent, spec, options
         ).play,
-        "a prompt without a named model": _Conversation(agent, spec, options).play_without_model,
+        "a prompt without a named model": _ProbeTurns(agent, spec, options).play_without_model,
     }
     for name in ATTACKED:
         if POLICIES[name].applies_to(spec):
@@ -127,7 +127,7 @@ def _is_usable(checks: Sequence[ProbeCheck]) -> bool:
     return all(check.ok or check.row for check in checks)
 
 
-class _Conversation:
+class _ProbeTurns:
     """Work, and its continuation in another process."""
 
     def __init__(self, agent: str, spec: AgentSpec, options: RunKwargs) -> None:

@@ -21,7 +21,7 @@ from corral._engine.dbos.database import is_installed
 from corral._runs.log_windows import LogFile
 from corral._view.auth import ServerAccess, error_response
 from corral._view.catalog import Catalog
-from corral._view.records import BodyTooLarge, Conflict, Done, NotFound, Unavailable
+from corral._view.records import BodyTooLarge, Done, NotFound, ServedConflict, Unavailable
 from corral.errors import CallerError, ConfigError, CorralError, NotPermitted, ResumeLost
 from corral.values import decode_as
 
@@ -218,7 +218,7 @@ class ApiEndpoint:
 def _status_of(error: CorralError) -> int:
     statuses: tuple[tuple[bool, int], ...] = (
         (isinstance(error, NotFound | ResumeLost), 404),
-        (getattr(error, "problem", None) is not None or isinstance(error, Conflict), 409),
+        (getattr(error, "problem", None) is not None or isinstance(error, ServedConflict), 409),
         (isinstance(error, BodyTooLarge), 413),
         (isinstance(error, Unavailable), 503),
         (isinstance(error, NotPermitted) and error.retryable, 429),

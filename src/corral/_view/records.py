@@ -52,7 +52,7 @@ class Unavailable(ConfigError):
     code = "unavailable"
 
 
-class Conflict(ConfigError):
+class ServedConflict(ConfigError):
     """The request contradicts an earlier one."""
 
     code = "conflict"

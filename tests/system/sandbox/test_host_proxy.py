@@ -19,7 +19,7 @@ from support.sandbox import needs_sandbox
 from corral._core.host_rules import parse_host_rule
 from corral._system.process.process import Process, ProcessSpec
 from corral._system.sandbox.box import Box, SandboxEndpoint, interpreter_folders
-from corral._system.sandbox.host_proxy import HostProxy, RequestRefused, parse_request
+from corral._system.sandbox.host_proxy import HostProxy, TunnelRefused, parse_request
 from corral._system.sandbox.sandbox import Sandbox, find_support
 
 
@@ -219,7 +219,7 @@ def test_a_plain_request_is_sent_on_without_headers_for_the_proxy() -> None:
         "POST /x?y=1 HTTP/1.1", "Host: a.example:8080", "Connection: close", "Accept: */*",
         "Content-Length: 2", "", "",
     ]  # fmt: skip
-    with pytest.raises(RequestRefused, match="malformed"):
+    with pytest.raises(TunnelRefused, match="malformed"):
         parse_request(b"GET http://a/ HTTP/1.1\r\nX: 1\r\n folded\r\n\r\n")
 
 

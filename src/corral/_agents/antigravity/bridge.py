@@ -95,7 +95,7 @@ class Server:
         # The commands of the model inherit the environment.
         self.key = os.environ.pop(KEY, "")
         self.url = os.environ.pop(URL, "") or None
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, BridgeSession] = {}
         self._waiting: dict[str, asyncio.Future[Object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -163,7 +163,7 @@ class Server:
             case _:
                 raise Refused(NO_METHOD, f"no method {method}")
 
-    def _session(self, params: Object) -> Session:
+    def _session(self, params: Object) -> BridgeSession:
         session = self._sessions.get(str(params.get("sessionId")))
         if session is None:
             raise Refused(BAD_PARAMS, "no such session")
@@ -175,12 +175,12 @@ class Server:
         idle = [session for session in self._sessions.values() if session.is_idle]
         for session in idle[: len(idle) + 1 - MOST_IDLE]:
             await session.close()
-        session = Session(self, name)
+        session = BridgeSession(self, name)
         await session.open(params, mode)
         self._sessions[name] = session
 
 
-class Session:
+class BridgeSession:
     """One conversation."""
 
     def __init__(self, server: Server, name: str) -> None:
@@ -362,7 +362,9 @@ def _pairs(value: Json) -> dict[str, str]:
     return {str(each["name"]): str(each["value"]) for each in _objects(value)}
 
 
-def _agent_config(server: Server, session: Session, params: Object, mode: str) -> LocalAgentConfig:
+def _agent_config(
+    server: Server, session: BridgeSession, params: Object, mode: str
+) -> LocalAgentConfig:
     from google.antigravity import LocalAgentConfig, types
 
     settings = server.settings
@@ -396,7 +398,7 @@ def _agent_config(server: Server, session: Session, params: Object, mode: str) -
     )
 
 
-def _make_shell(session: Session) -> Callable[[str], Awaitable[str]]:
+def _make_shell(session: BridgeSession) -> Callable[[str], Awaitable[str]]:
     """The tool that runs commands. The package copies methods, so it is a function."""
 
     async def shell(command: str) -> str:
@@ -413,7 +415,7 @@ def _make_shell(session: Session) -> Callable[[str], Awaitable[str]]:
     return shell
 
 
-def _make_hooks(session: Session) -> list[hooks.Hook]:
+def _make_hooks(session: BridgeSession) -> list[hooks.Hook]:
     from google.antigravity import types
     from google.antigravity.hooks import hooks
 

@@ -38,7 +38,7 @@ class WebFetch(Arguments, frozen=True):
     ]
 
 
-class Page(msgspec.Struct, frozen=True):
+class FetchedPage(msgspec.Struct, frozen=True):
     url: str
     """The address after all redirects."""
     status: int
@@ -71,7 +71,7 @@ async def web_fetch(workspace: Workspace, args: WebFetch, _: Output) -> ToolOutc
     return ToolOutcome(replace_surrogates(complete), is_error=page.status >= 400)
 
 
-async def _fetch(url: str) -> Page:
+async def _fetch(url: str) -> FetchedPage:
     # Longer than the tool's own deadline, which comes first.
     async with Http(connect_timeout=2 * SECONDS, read_timeout=2 * SECONDS) as http:
         for _ in range(REDIRECTS + 1):
@@ -101,7 +101,9 @@ async def _fetch(url: str) -> Page:
             charset = charset_match[1] if charset_match else "utf-8"
             if b"\0" in data[:8_192] and "utf-16" not in charset.lower():
                 raise ToolError(f"{url} is binary, which cannot be shown")
-            return Page(url, answer.status, kind, charset, data[:LARGEST], len(data) > LARGEST)
+            return FetchedPage(
+                url, answer.status, kind, charset, data[:LARGEST], len(data) > LARGEST
+            )
     raise ToolError(f"over {REDIRECTS} redirects, the last to {url}")
 
 

@@ -58,7 +58,7 @@ _PLAIN = str.maketrans(
 )
 
 
-class PatchHunk(msgspec.Struct):
+class TextHunk(msgspec.Struct):
     line: int
     """The line of the patch where it starts."""
     anchors: list[str]
@@ -83,7 +83,7 @@ class Delete(msgspec.Struct):
 class Update(msgspec.Struct):
     path: str
     move_to: str | None
-    hunks: list[PatchHunk]
+    hunks: list[TextHunk]
 
 
 Step = Add | Delete | Update
@@ -175,8 +175,8 @@ class _PatchReader:
             self._at += 1
         return lines
 
-    def _hunks(self, path: str, move_to: str | None) -> list[PatchHunk]:
-        hunks: list[PatchHunk] = []
+    def _hunks(self, path: str, move_to: str | None) -> list[TextHunk]:
+        hunks: list[TextHunk] = []
         while self._at < len(self._rows) and not self._is_header():
             if not self._row.strip() and self._is_last_blank():
                 self._at += 1
@@ -195,8 +195,8 @@ class _PatchReader:
         following = self._following[self._at] if self._at < len(self._rows) else END
         return following.startswith("*** ") and following.strip() != EOF
 
-    def _hunk(self) -> PatchHunk:
-        hunk = PatchHunk(self._at + 1, [], [])
+    def _hunk(self) -> TextHunk:
+        hunk = TextHunk(self._at + 1, [], [])
         while self._row.startswith("@@"):
             if not _NUMBERS.match(self._row) and (anchor := self._row[2:].removeprefix(" ")):
                 hunk.anchors.append(anchor)
@@ -282,7 +282,7 @@ class _Lines:
         return text, "".join(wanted) if all(wanted) else ""
 
 
-def apply(hunks: list[PatchHunk], body: str, name: str) -> str:
+def apply(hunks: list[TextHunk], body: str, name: str) -> str:
     """The text with every hunk applied, each below the one before. Line endings and a missing
     newline at the end stay. Raises ``ToolError`` that shows the hunk."""
     cut = [(line[1], line[2]) for line in _LINE.finditer(body)]
@@ -314,7 +314,7 @@ def apply(hunks: list[PatchHunk], body: str, name: str) -> str:
 
 
 def _locate(
-    hunk: PatchHunk, lines: _Lines, begin: int, name: str
+    hunk: TextHunk, lines: _Lines, begin: int, name: str
 ) -> tuple[list[tuple[str, str]], int]:
     """The rows of the hunk (empty ones at the end may be dropped), and the line where they apply.
     Raises ``ToolError``."""
@@ -354,7 +354,7 @@ def _old_lines(rows: list[tuple[str, str]]) -> list[str]:
 
 
 def _not_found(
-    hunk: PatchHunk, lines: _Lines, starts: list[int], begin: int, name: str
+    hunk: TextHunk, lines: _Lines, starts: list[int], begin: int, name: str
 ) -> ToolError:
     rows = hunk.rows
     for _ in range(MAX_DROPPED):
@@ -373,7 +373,7 @@ def _not_found(
     )
 
 
-def _find_places(old: list[str], lines: _Lines, starts: list[int], hunk: PatchHunk) -> list[int]:
+def _find_places(old: list[str], lines: _Lines, starts: list[int], hunk: TextHunk) -> list[int]:
     """Without an anchor, all places. With anchors, the first place below each of them."""
     if not old:
         return []
@@ -398,7 +398,7 @@ def _below(old: list[str], lines: _Lines, starts: list[int]) -> list[int]:
     return places
 
 
-def _ambiguous(hunk: PatchHunk, places: list[int], name: str) -> ToolError:
+def _ambiguous(hunk: TextHunk, places: list[int], name: str) -> ToolError:
     listed = ", ".join(str(at + 1) for at in places[:LISTED]) + " …" * (len(places) > LISTED)
     return ToolError(
         f"{name}: this hunk (line {hunk.line} of the patch) fits at lines {listed}: add more"

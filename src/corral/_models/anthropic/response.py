@@ -45,7 +45,7 @@ class StopDetails(msgspec.Struct, gc=False):
     explanation: str | None = None
 
 
-class ContentBlock(msgspec.Struct, gc=False):
+class ResponseBlock(msgspec.Struct, gc=False):
     type: str = ""
     text: str = ""
     thinking: str = ""
@@ -59,7 +59,7 @@ class ContentBlock(msgspec.Struct, gc=False):
 class AnthropicMessage(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
-    content: list[ContentBlock] = []
+    content: list[ResponseBlock] = []
     stop_reason: str | None = None
     stop_details: StopDetails | None = None
     usage: UsageCounts | None = None
@@ -93,7 +93,7 @@ class BlockDelta(msgspec.Struct, tag="content_block_delta", gc=False):
 
 
 class BlockStart(msgspec.Struct, tag="content_block_start"):
-    content_block: ContentBlock
+    content_block: ResponseBlock
     index: int = 0
 
 
@@ -299,7 +299,7 @@ class _MessageReader(msgspec.Struct, eq=False):
             case _:
                 pass  # a ping, or the end, which message_delta reported
 
-    def begin(self, block: ContentBlock, index: int, builder: ResponseBuilder) -> None:
+    def begin(self, block: ResponseBlock, index: int, builder: ResponseBuilder) -> None:
         if self._kind:
             self.end(builder)
         self._kind, self._index = block.type, index

@@ -18,7 +18,7 @@ from corral._pipelines import conditions, node_kinds
 from corral._pipelines.graph import Edge, Graph, reach
 
 
-class Section(NamedTuple):
+class BranchSection(NamedTuple):
     """The part of a graph in which the branches of a parallel node run."""
 
     join: str
@@ -95,7 +95,7 @@ class Joins:
         following = self._followers[name]
         return [each for each in following if each != without] if without else following
 
-    def section(self, parallel: str, heads: Iterable[str], outer: frozenset[str]) -> Section:
+    def section(self, parallel: str, heads: Iterable[str], outer: frozenset[str]) -> BranchSection:
         """``heads`` are the first nodes of the branches, ``outer`` is what lies behind the parallel
         nodes around this one."""
         heads = [
@@ -113,7 +113,7 @@ class Joins:
         before = {parallel} | reach(
             [parallel], lambda name: [n for n in self._leading(name) if n not in outside]
         )
-        return Section(join, frozenset(behind), frozenset(before))
+        return BranchSection(join, frozenset(behind), frozenset(before))
 
     def _is_back(self, head: str, parallel: str) -> bool:
         """Whether an edge of the parallel node to this node is a loop: no way leads to the

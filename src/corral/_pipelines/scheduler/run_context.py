@@ -24,7 +24,7 @@ from corral._pipelines.scheduler.commands import (
     Stop,
     Wait,
 )
-from corral._pipelines.scheduler.joins import Joins, Section
+from corral._pipelines.scheduler.joins import BranchSection, Joins
 from corral._pipelines.scheduler.routing import Routes
 from corral._pipelines.scheduler.state import (
     Fork,
@@ -48,12 +48,12 @@ class RunContext:
         self.ready: deque[RunLane] = deque()
         """Lanes that are at a node which they have not entered yet."""
         self._commands: list[Command] = []
-        self._sections: dict[str, Section] = {}
+        self._sections: dict[str, BranchSection] = {}
 
     def node_of(self, lane: RunLane) -> Node:
         return self.graph.nodes[lane.node]
 
-    def section(self, fork_id: str) -> Section:
+    def section(self, fork_id: str) -> BranchSection:
         """Where the branches of this fork run and join."""
         if fork_id not in self._sections:
             fork = self.state.forks[fork_id]

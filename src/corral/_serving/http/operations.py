@@ -79,7 +79,7 @@ class ServiceCall(HttpCall):
         self, request: msgspec.Struct, begin: Callable[[], Awaitable[CallerRun]]
     ) -> RunView:
         """Start a run, or find the one that an equal request with the same key has started. Raises
-        as ``CallerRuns.start``, and ``Conflict``."""
+        as ``CallerRuns.start``, and ``ServedConflict``."""
         key = self.request.headers.get("idempotency-key", "")
         if len(key) > LONGEST_KEY:
             raise ConfigError(f"Idempotency-Key has more than {LONGEST_KEY} characters")

@@ -32,7 +32,7 @@ from corral._serving.caller_runs import CallerRun, CallerRuns
 from corral._serving.http.clients import ServiceClient, find_client, read_clients
 from corral._system import fs
 from corral._system.http.asgi_server import most_requests
-from corral._view.records import Conflict, Unavailable
+from corral._view.records import ServedConflict, Unavailable
 from corral.errors import CorralError
 
 LOOK = 1.0
@@ -67,8 +67,8 @@ class ClientRuns:
         self, key: str, request: msgspec.Struct, start: Callable[[], Awaitable[CallerRun]]
     ) -> str:
         """Start a run, and return its id; an equal request with the same key gets the same one,
-        also while it starts. A start that failed is tried again. Raises ``Conflict`` for another
-        request."""
+        also while it starts. A start that failed is tried again. Raises ``ServedConflict`` for
+        another request."""
 
         async def start_run() -> str:
             return (await start()).id  # not the run: what it holds would stay as long as the key
@@ -85,7 +85,7 @@ class ClientRuns:
                 del self._started[next(iter(self._started))]
         known, found = self._started[key]
         if known != digest:
-            raise Conflict(
+            raise ServedConflict(
                 "this Idempotency-Key was used for another request",
                 hint="Use a new key for each run.",
             )

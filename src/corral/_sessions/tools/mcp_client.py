@@ -74,7 +74,7 @@ class McpTool(msgspec.Struct, frozen=True, rename="camel"):
     input_schema: JsonObject = msgspec.field(default_factory=lambda: {"type": "object"})
 
 
-class _Unusable(Exception):
+class _ServerRefused(Exception):
     """Why a server cannot be used, as the end of a sentence about it."""
 
     def __init__(self, why: str, hint: str | None = None) -> None:
@@ -84,7 +84,7 @@ class _Unusable(Exception):
 
 class _Transport(Protocol):
     async def send(self, message: JsonObject) -> RpcFrame | None:
-        """Send a message; the reply to one that has an id. Raises ``_Unusable``."""
+        """Send a message; the reply to one that has an id. Raises ``_ServerRefused``."""
         ...
 
     async def close(self) -> None: ...
@@ -120,7 +120,7 @@ class McpClient:
             match error:
                 case TimeoutError():
                     raise _failure(server, f"did not answer within {limit:g} s") from error
-                case _Unusable():
+                case _ServerRefused():
                     raise _failure(server, str(error), error.hint) from error
                 case CorralError():
                     raise _failure(server, f"cannot be used: {error.message}") from error
@@ -141,7 +141,7 @@ class McpClient:
             try:
                 self.tools += convert_to(page.get("tools"), tuple[McpTool, ...])
             except msgspec.ValidationError as error:
-                raise _Unusable(f"has an invalid list of tools: {error}") from error
+                raise _ServerRefused(f"has an invalid list of tools: {error}") from error
             cursor = text_or_none(page.get("nextCursor"))
             if cursor is None:
                 return
@@ -155,7 +155,7 @@ class McpClient:
         except TimeoutError as error:
             why = f"did not answer {tool} within {CALL_TIMEOUT:g} s"
             raise _failure(self.server, why) from error
-        except _Unusable as error:
+        except _ServerRefused as error:
             raise _failure(self.server, str(error), error.hint) from error
         except CorralError as error:
             raise _failure(self.server, f"failed: {error.message}") from error
@@ -167,17 +167,17 @@ class McpClient:
             reply = await self._transport.send(_message(method, params, id=number))
         except asyncio.CancelledError:
             if method == "tools/call":
-                with contextlib.suppress(_Unusable, CorralError):
+                with contextlib.suppress(_ServerRefused, CorralError):
                     cancelled: JsonObject = {"requestId": number}
                     await self._transport.send(_message("notifications/cancelled", cancelled))
             raise
-        except (_Unusable, CorralError):
+        except (_ServerRefused, CorralError):
             self.is_open = False
             raise
         if reply is None:
-            raise _Unusable(f"has no reply to {method}")
+            raise _ServerRefused(f"has no reply to {method}")
         if reply.error is not None:
-            raise _Unusable(f"refused {method}: {reply.error.message[:REASON]}")
+            raise _ServerRefused(f"refused {method}: {reply.error.message[:REASON]}")
         return as_object(reply.result)
 
     async def close(self) -> None:
@@ -313,7 +313,7 @@ def _decode(data: bytes) -> RpcFrame:
         return decode_json(data, RpcFrame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         shown = data[:80].decode(errors="replace")
-        raise _Unusable(f"wrote something that is not JSON-RPC: {shown!r}") from error
+        raise _ServerRefused(f"wrote something that is not JSON-RPC: {shown!r}") from error
 
 
 def _answer_to(request: RpcFrame) -> JsonObject:
@@ -374,7 +374,7 @@ class _Program:
         if not chunk:
             ended = await self._process.wait()
             how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
-            raise _Unusable(f"ended with {how}{self._last_message()}")
+            raise _ServerRefused(f"ended with {how}{self._last_message()}")
         for block in self._lines.feed(chunk):
             for line in block.splitlines() if isinstance(block, bytes) else ():
                 self._receive(line)
@@ -442,7 +442,7 @@ class _Web:
                     return frame
                 if isinstance(frame.method, str) and frame.id not in (None, msgspec.UNSET):
                     await self.send(_answer_to(frame))
-        raise _Unusable("ended its response without a reply")
+        raise _ServerRefused("ended its response without a reply")
 
     async def close(self) -> None:
         try:
@@ -455,12 +455,12 @@ class _Web:
             await self._http.close()
 
 
-async def _refusal(response: HttpResponse) -> _Unusable:
+async def _refusal(response: HttpResponse) -> _ServerRefused:
     """Why a server refused a message, by its status."""
     text = " ".join((await response.head(2000)).decode(errors="replace").split())
     shown = "" if text.startswith("<") else text[:REASON]
     why = f"answered HTTP {response.status}" + (f": {shown}" if shown else "")
     if response.status not in (401, 403):
-        return _Unusable(why)
+        return _ServerRefused(why)
     hint = 'Give it a valid token in headers, for --mcp after the URL: Authorization="Bearer …".'
-    return _Unusable(f"{why} (not authorized)", hint)
+    return _ServerRefused(f"{why} (not authorized)", hint)

@@ -104,7 +104,7 @@ _FOR_PROXIES = ("connection", "host", "keep-alive", "upgrade")
 """Headers that are not sent on, besides those that start with ``proxy-``."""
 
 
-class RequestRefused(Exception):
+class TunnelRefused(Exception):
     """The answer to a request that is not served."""
 
     def __init__(self, status: str, text: str) -> None:
@@ -149,16 +149,16 @@ class ProxyRequest(msgspec.Struct, frozen=True):
 
 
 def parse_request(head: bytes) -> ProxyRequest:
-    """Raises ``RequestRefused``."""
+    """Raises ``TunnelRefused``."""
     first, *headers = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     words = first.split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise RequestRefused("400 Bad Request", "this is a proxy for HTTP")
+        raise TunnelRefused("400 Bad Request", "this is a proxy for HTTP")
     method, target = words[:2]
     if any(line[:1] in " \t" or ":" not in line for line in headers):
-        raise RequestRefused("400 Bad Request", "a header is malformed")
+        raise TunnelRefused("400 Bad Request", "a header is malformed")
     is_tunnel = method == "CONNECT"
-    refused = RequestRefused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
+    refused = TunnelRefused("400 Bad Request", f"not a request to a proxy: {first[:200]}")
     try:
         url = urlsplit(f"http://{target}" if is_tunnel else target)
         host, port = url.hostname, url.port
@@ -200,7 +200,7 @@ class HostProxy:
             async with asyncio.timeout(HEAD_SECONDS):
                 request = parse_request(await reader.readuntil(b"\r\n\r\n"))
             outside = await self._connect(request)
-        except RequestRefused as refused:
+        except TunnelRefused as refused:
             body = f"corral: {refused.text}\n".encode()
             head = (
                 f"HTTP/1.1 {refused.status}\r\nContent-Type: text/plain; charset=utf-8\r\n"
@@ -218,7 +218,7 @@ class HostProxy:
 
     async def _connect(self, request: ProxyRequest) -> Streams:
         """The connection outside, on which a plain request was sent already. Raises
-        ``RequestRefused``."""
+        ``TunnelRefused``."""
         addresses = await self._addresses(request)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -234,12 +234,12 @@ class HostProxy:
                 return streams
         except (OSError, NetworkFailed, ConfigError) as error:
             why = error.strerror if isinstance(error, OSError) else str(error)
-            raise RequestRefused(
+            raise TunnelRefused(
                 "502 Bad Gateway", f"{request.where} cannot be reached: {why or 'timeout'}"
             ) from error
 
     async def _addresses(self, request: ProxyRequest) -> list[str]:
-        """Where to connect to. Raises ``RequestRefused`` for what the policy does not allow."""
+        """Where to connect to. Raises ``TunnelRefused`` for what the policy does not allow."""
         host, port = request.host, request.port
         if request.endpoint in self._endpoints:
             return [host]
@@ -255,7 +255,7 @@ class HostProxy:
         try:
             found = await self._resolve(host, port)
         except OSError as error:
-            raise RequestRefused("502 Bad Gateway", f"{host} cannot be resolved") from error
+            raise TunnelRefused("502 Bad Gateway", f"{host} cannot be resolved") from error
         allowed = [address for address in found if rule.may_lead_to(address)]
         if not allowed:
             raise self._denied(
@@ -264,7 +264,7 @@ class HostProxy:
             )
         return allowed
 
-    def _denied(self, why: str) -> RequestRefused:
+    def _denied(self, why: str) -> TunnelRefused:
         _log.warning("a program in the sandbox was refused a connection: %s", why)
         allowed = ", ".join(map(str, self._rules))
-        return RequestRefused("403 Forbidden", f"{why}. It allows: {allowed}")
+        return TunnelRefused("403 Forbidden", f"{why}. It allows: {allowed}")

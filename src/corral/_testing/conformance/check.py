@@ -26,7 +26,7 @@ from corral._agents.spec import AgentSpec
 from corral._system import config, programs
 from corral._testing.conformance.scenarios import (
     SCENARIOS,
-    Scenario,
+    ConformanceCheck,
     ScenarioFailed,
     ScenarioSkipped,
     Stage,
@@ -110,7 +110,7 @@ async def check_agent(
     gate = asyncio.Semaphore(max(1, concurrency))
     async with ModelServer() as server:
 
-        async def row(scenario: Scenario) -> Row:
+        async def row(scenario: ConformanceCheck) -> Row:
             async with gate:
                 return await _run_scenario(agent, found, scenario, server, options or {})
 
@@ -121,7 +121,7 @@ async def check_agent(
 
 
 async def _run_scenario(
-    name: str, agent: AgentSpec, scenario: Scenario, server: ModelServer, options: RunKwargs
+    name: str, agent: AgentSpec, scenario: ConformanceCheck, server: ModelServer, options: RunKwargs
 ) -> Row:
     begin = time.monotonic()
 

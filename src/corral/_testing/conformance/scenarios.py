@@ -126,7 +126,7 @@ MAGIC = 7041
 
 
 @dataclass(frozen=True)
-class Scenario:
+class ConformanceCheck:
     tier: str
     name: str
     play: Callable[[Stage], Awaitable[str]]
@@ -451,39 +451,43 @@ def scripted(stage: Stage) -> None:
 
 
 SCENARIOS = (
-    Scenario("start", "starts, answers and exits", starts),
-    Scenario(
+    ConformanceCheck("start", "starts, answers and exits", starts),
+    ConformanceCheck(
         "start", "a missing working directory is an error before the start", bad_folder, (scripted,)
     ),
-    Scenario("text", "the answer arrives complete", text_is_complete, (scripted,)),
-    Scenario("text", "the prompt arrives complete", prompt_is_complete, (scripted,)),
-    Scenario("tools", "each tool call is reported once, with its result", reads, (scripted,)),
-    Scenario("files", "a permitted write happens and is reported", writes, (scripted,)),
-    Scenario("permissions", "a denied write does not happen", write_refused, (scripted,)),
-    Scenario("permissions", "a denied command does not run", shell_refused, (scripted,)),
-    Scenario("permissions", "a permitted command runs", shell_runs, (scripted,)),
-    Scenario(
+    ConformanceCheck("text", "the answer arrives complete", text_is_complete, (scripted,)),
+    ConformanceCheck("text", "the prompt arrives complete", prompt_is_complete, (scripted,)),
+    ConformanceCheck(
+        "tools", "each tool call is reported once, with its result", reads, (scripted,)
+    ),
+    ConformanceCheck("files", "a permitted write happens and is reported", writes, (scripted,)),
+    ConformanceCheck("permissions", "a denied write does not happen", write_refused, (scripted,)),
+    ConformanceCheck("permissions", "a denied command does not run", shell_refused, (scripted,)),
+    ConformanceCheck("permissions", "a permitted command runs", shell_runs, (scripted,)),
+    ConformanceCheck(
         "permissions",
         "a call that a person allows is made",
         partial(person_answers, "allow_once"),
         (scripted, asks),
     ),
-    Scenario(
+    ConformanceCheck(
         "permissions",
         "a call that a person denies is not made",
         partial(person_answers, "deny"),
         (scripted, asks),
     ),
-    Scenario("errors", "a rejected API key is an authentication error", key_refused, (scripted,)),
-    Scenario("cancel", "exits when it is cancelled", ends_when_cancelled, (scripted,)),
-    Scenario("resume", "resumes a session", resumes_session, (scripted, can_resume)),
-    Scenario("usage", "reports token usage", counts, (scripted, counts_tokens)),
-    Scenario("schema", "returns typed output", typed, (scripted,)),
-    Scenario(
+    ConformanceCheck(
+        "errors", "a rejected API key is an authentication error", key_refused, (scripted,)
+    ),
+    ConformanceCheck("cancel", "exits when it is cancelled", ends_when_cancelled, (scripted,)),
+    ConformanceCheck("resume", "resumes a session", resumes_session, (scripted, can_resume)),
+    ConformanceCheck("usage", "reports token usage", counts, (scripted, counts_tokens)),
+    ConformanceCheck("schema", "returns typed output", typed, (scripted,)),
+    ConformanceCheck(
         "mcp",
         "calls a Python function given as a tool",
         calls_our_function,
         (scripted, takes_tools),
     ),
-    Scenario("concurrency", "three concurrent runs do not mix", three_at_once, (scripted,)),
+    ConformanceCheck("concurrency", "three concurrent runs do not mix", three_at_once, (scripted,)),
 )

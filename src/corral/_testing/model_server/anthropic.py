@@ -190,7 +190,7 @@ def _head(mark: str, *, spent: bool = False, reset: float = 1.0) -> Headers:
     return tuple(headers)
 
 
-class ContentBlock(msgspec.Struct, frozen=True):
+class ScriptedBlock(msgspec.Struct, frozen=True):
     """A part of the response: its start, its deltas, and the complete part."""
 
     opened: dict[str, Json]
@@ -200,13 +200,13 @@ class ContentBlock(msgspec.Struct, frozen=True):
     """The last delta of thoughts, which has no text."""
 
 
-def _blocks(request: Request, turn: Turn) -> Iterator[ContentBlock]:
+def _blocks(request: Request, turn: Turn) -> Iterator[ScriptedBlock]:
     if turn.block_reason is not None:
         return
     thoughts, texts = pieces(turn.thoughts), pieces(turn.text)
     signed = signature(turn) or ""
     if thoughts:
-        yield ContentBlock(
+        yield ScriptedBlock(
             {"type": "thinking", "thinking": "", "signature": ""},
             [{"type": "thinking_delta", "thinking": text} for text in thoughts if text],
             {"type": "thinking", "thinking": "".join(thoughts), "signature": signed},
@@ -214,9 +214,9 @@ def _blocks(request: Request, turn: Turn) -> Iterator[ContentBlock]:
         )
     elif signed:
         redacted: dict[str, Json] = {"type": "redacted_thinking", "data": signed}
-        yield ContentBlock(redacted, [], redacted)
+        yield ScriptedBlock(redacted, [], redacted)
     if texts:
-        yield ContentBlock(
+        yield ScriptedBlock(
             {"type": "text", "text": ""},
             [{"type": "text_delta", "text": text} for text in texts],
             {"type": "text", "text": "".join(texts)},
@@ -227,7 +227,7 @@ def _blocks(request: Request, turn: Turn) -> Iterator[ContentBlock]:
         args = msgspec.json.encode(call.args).decode()
         half = len(args) // 2
         parts = ("", args[:half], args[half:])
-        yield ContentBlock(
+        yield ScriptedBlock(
             {**used, "input": {}},
             [{"type": "input_json_delta", "partial_json": part} for part in parts],
             {**used, "input": dict(call.args)},

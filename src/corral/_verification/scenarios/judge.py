@@ -40,7 +40,7 @@ _SYSTEM = (
 )
 
 
-class Judgement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class JudgeReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The answer of a judging model."""
 
     satisfied: bool
@@ -76,7 +76,7 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True):
                 client = client.with_middleware(CountedCalls(BudgetGate(self.budget, _ignore)))
             answer = await generate_object(
                 self.model,
-                Judgement,
+                JudgeReply,
                 text,
                 repairs=REPAIRS,
                 system=_SYSTEM.format(fence=fence),

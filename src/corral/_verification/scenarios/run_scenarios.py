@@ -43,14 +43,14 @@ from corral._verification.check import CheckContext
 from corral._verification.command_check import outcome_of, shown_output
 from corral._verification.scenarios.counts import ScenarioOutcome, ScenarioResult
 from corral._verification.scenarios.judge import Judge, work_for_judge
-from corral._verification.scenarios.programs.call_server import Asked
+from corral._verification.scenarios.programs.call_server import ServerCall
 from corral._verification.scenarios.programs.run_tests import NO_PYTEST
 from corral._verification.scenarios.pytest_settings import find_settings
 from corral._verification.scenarios.scenario_folder import (
     FILES,
     FIXTURES,
-    HttpCall,
     Scenario,
+    ScenarioCall,
     ScenarioFolder,
     folder_digest,
 )
@@ -295,7 +295,7 @@ def _without_network(context: CheckContext, material: Path) -> Sandbox | None:
     return msgspec.structs.replace(context.sandbox, box=inner)
 
 
-def _asked(start: str, call: HttpCall, seconds: float) -> Asked:
+def _asked(start: str, call: ScenarioCall, seconds: float) -> ServerCall:
     headers = {"Connection": "close", **call.headers}
     body = None if call.body is None else call.body.encode()
     if call.json is not msgspec.UNSET:
@@ -303,7 +303,7 @@ def _asked(start: str, call: HttpCall, seconds: float) -> Asked:
         headers = {"Content-Type": "application/json", **headers}
     parts = urlsplit(call.url)
     target = parts.path or "/"
-    return Asked(
+    return ServerCall(
         start=start,
         port=parts.port or 0,
         target=f"{target}?{parts.query}" if parts.query else target,
@@ -314,7 +314,7 @@ def _asked(start: str, call: HttpCall, seconds: float) -> Asked:
     )
 
 
-def check_response(call: HttpCall, response: Mapping[str, Json]) -> str:
+def check_response(call: ScenarioCall, response: Mapping[str, Json]) -> str:
     """What is wrong with a response of ``call_server``; empty if nothing is."""
     if "error" in response:
         return str(response["error"])

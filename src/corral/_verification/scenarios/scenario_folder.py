@@ -56,7 +56,7 @@ _Texts: TypeAlias = str | list[str]
 _Time: TypeAlias = str | float
 
 
-class HttpCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScenarioCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A request to the server that the scenario starts, and what its response must be."""
 
     url: str
@@ -87,7 +87,7 @@ class _ScenarioFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Satisfied if it exits with 0."""
     start: str = ""
     """The command of the server that ``http`` calls. It gets the port as ``PORT``."""
-    http: HttpCall | None = None
+    http: ScenarioCall | None = None
     pytest: str = ""
     prompt: str = ""
     """The question to the judging model."""
@@ -120,7 +120,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     setup: str = ""
     command: str = ""
     start: str = ""
-    call: HttpCall | None = None
+    call: ScenarioCall | None = None
     test_file: str = ""
     prompt: str = ""
     rubric: str = ""
@@ -321,7 +321,7 @@ def _undescribed(tests: set[str], described: list[Scenario]) -> Iterator[Scenari
         yield Scenario(name=test, kind="pytest", class_name="pytest", test_file=test)
 
 
-def _check_call(name: str, call: HttpCall, start: str) -> None:
+def _check_call(name: str, call: ScenarioCall, start: str) -> None:
     if call.method not in METHODS:
         raise ConfigError(f"{name}: method must be one of {', '.join(METHODS)}")
     if call.body is not None and call.json is not msgspec.UNSET:

@@ -1,8 +1,8 @@
 """Starts a server, calls it once, and writes the response to stdout as JSON.
 
-It runs in the sandbox of the work that is checked, with corral's own Python. Its stdin has an
-``Asked`` as JSON. It writes ``status`` and ``body`` (base64), or ``error``. What the server writes
-goes to stderr. The server is not ended here: who started this program ends everything.
+It runs in the sandbox of the work that is checked, with corral's own Python. Its stdin has a
+``ServerCall`` as JSON. It writes ``status`` and ``body`` (base64), or ``error``. What the server
+writes goes to stderr. The server is not ended here: who started this program ends everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAUSE = 0.05
 HOSTS = ("127.0.0.1", "::1")
 
 
-class Asked(TypedDict):
+class ServerCall(TypedDict):
     start: str
     """The shell command of the server."""
     port: int
@@ -60,7 +60,7 @@ def wait_for(server: subprocess.Popen[bytes], port: int, deadline: float) -> tup
     return "", "the server never listened"
 
 
-def call(asked: Asked) -> dict[str, str | int]:
+def call(asked: ServerCall) -> dict[str, str | int]:
     deadline = time.monotonic() + asked["seconds"]
     port = asked["port"] or free_port()
     server = subprocess.Popen(
