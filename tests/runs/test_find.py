@@ -12,27 +12,36 @@ import pytest
 from support.event_samples import stored_pipeline, stored_session
 
 import corral
-from corral._runs import find as runs
+from corral._comparison.plan import ComparisonPlan, save_plan
+from corral._runs import kinds as kinds_of
+from corral._runs import lookup
 from corral._system import paths
 from corral.errors import ConfigError, ResumeLost
 
 
-def test_a_session_and_a_run_folder_are_found() -> None:
+def named(name: str, *kinds: str) -> tuple[str, str]:
+    run = lookup.find(name, kinds=kinds or kinds_of.KINDS)
+    return run.kind, run.id
+
+
+def test_a_session_and_a_run_folder_are_found(tmp_path: Path) -> None:
     with pytest.raises(ResumeLost, match="there is no run yet"):
-        runs.find("last")
+        named("last")
     session = stored_session()
-    assert runs.find(session[:-2]) == ("session", session, paths.sessions() / session)
+    assert named(session[:-2]) == ("session", session)
     folder = stored_pipeline(paths.home() / "runs" / "ship-1a2b")
-    assert runs.find("ship") == ("pipeline", "ship-1a2b", folder)
-    with pytest.raises(ResumeLost, match="no session or run is called 'nothing'"):
-        runs.find("nothing")
-
-
-def test_the_id_of_a_pipeline_run_is_read_from_its_folder(tmp_path: Path) -> None:
-    assert runs.find_pipeline_run(str(stored_pipeline(tmp_path / "run")), None) == "ship-1a2b"
+    assert named("ship") == named(str(folder)) == ("pipeline", "ship-1a2b")
     with pytest.raises(ConfigError, match="is not a run folder"):
-        runs.find_pipeline_run(str(tmp_path), None)
-    assert runs.find_pipeline_run("absent", None) == "absent"
+        named(str(tmp_path))
+    with pytest.raises(ResumeLost, match="no run is called 'nothing'"):
+        named("nothing")
+
+
+def test_an_id_that_fits_two_kinds_names_both() -> None:
+    session = stored_session()
+    stored_pipeline(paths.home() / "runs" / f"{session[:8]}-ship")
+    with pytest.raises(ConfigError, match=rf"2 runs .*{session} \(session\).* \(pipeline\)"):
+        named(session[:8])
 
 
 # ``last`` means one thing.
@@ -54,9 +63,11 @@ def store_run(name: str, workspace: Path, age: float = 0.0) -> Path:
 
 
 def store_comparison(name: str, workspace: Path) -> None:
-    folder = paths.home() / "comparisons" / name
-    folder.mkdir(parents=True)
-    (folder / "plan.json").write_text(json.dumps({"cwd": str(workspace)}))
+    save_plan(
+        ComparisonPlan(
+            name=name, title="A pair", created=0.0, agents=(), tasks=(), cwd=str(workspace)
+        )
+    )
 
 
 def test_last_is_the_newest_run_of_any_kind_in_this_folder(
@@ -67,20 +78,20 @@ def test_last_is_the_newest_run_of_any_kind_in_this_folder(
         folder.mkdir()
     monkeypatch.chdir(here)
     store_run("ship-1a2b", here, age=60)
-    assert runs.find("last").id == "ship-1a2b"
+    assert named("last")[1] == "ship-1a2b"
     session = stored_session(cwd=str(here))
-    assert runs.find_last("session").id == session
+    assert named("last", "session")[1] == session
     stored_session(cwd=str(other))  # newer, elsewhere
-    assert runs.find("last").id == session
+    assert named("last")[1] == session
     store_comparison("pair", here)
-    assert runs.find("last") == ("comparison", "pair", None)
+    assert named("last") == ("comparison", "pair")
     store_batch("many", here)
-    assert runs.find_last("batch").id == "many"
+    assert named("last", "batch")[1] == "many"
     with pytest.raises(ConfigError, match="last is the batch many, not a session") as error:
-        runs.find_last("session")
-    assert error.value.hint == f"The newest session is {session}. See: corral batches show many"
-    with pytest.raises(ConfigError, match="last is the batch many, not a pipeline run"):
-        runs.find_pipeline_run("last", None)
+        named("last", "session")
+    assert error.value.hint == f"The newest session is {session}. See: corral runs show many"
+    with pytest.raises(ConfigError, match="last is the batch many, not a pipeline"):
+        named("last", "pipeline")
 
 
 def test_last_is_elsewhere_only_with_a_word(
@@ -88,7 +99,7 @@ def test_last_is_elsewhere_only_with_a_word(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     session = stored_session(cwd="/absent/project")
-    warning = f"no run in this folder; last is the session {session} in /absent/project"
+    warning = f"no run in this project; last is the session {session} in /absent/project"
     with pytest.warns(UserWarning, match=warning):
-        assert runs.find("last").id == session
-    assert runs.find_last(cwd="/absent/project").id == session
+        assert named("last")[1] == session
+    assert lookup.find("last", cwd="/absent/project").id == session

@@ -32,7 +32,7 @@ def test_a_session_is_found_by_its_id_a_beginning_of_it_its_folder_and_last() ->
     for given in (name, name.rpartition("-")[2][:5], str(folder)):
         found = stored_run.find(given)
         assert (found.kind, found.id, found.title) == ("session", name, "Fix the parser"), given
-    with pytest.warns(UserWarning, match="no run in this folder"):
+    with pytest.warns(UserWarning, match="no run in this project"):
         assert stored_run.find("last").id == name
     assert types(stored_run.find(str(folder / "events.ndjson"))) == types(stored_run.find(name))
 
@@ -45,7 +45,7 @@ def test_a_pipeline_run_is_found_by_its_id_its_folder_and_last(tmp_path: Path) -
     for given in ("ship-1a2b", "ship", str(folder)):
         found = stored_run.find(given)
         assert (found.kind, found.id, found.title) == ("pipeline", "ship-1a2b", "Ship it"), given
-    with pytest.warns(UserWarning, match="no run in this folder"):
+    with pytest.warns(UserWarning, match="no run in this project"):
         assert stored_run.find("last").id == "ship-1a2b"
     elsewhere = stored_pipeline(tmp_path / "elsewhere")
     assert types(stored_run.find(str(elsewhere))) == types(stored_run.find("ship"))
@@ -78,7 +78,7 @@ def test_a_node_that_has_not_ended_is_read(tmp_path: Path) -> None:
 def test_a_name_that_nothing_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ResumeLost, match="there is no run yet"):
         stored_run.find("last")
-    with pytest.raises(ResumeLost, match="no session or run is called 'nothing'"):
+    with pytest.raises(ResumeLost, match="no run is called 'nothing'"):
         stored_run.find("nothing")
     with pytest.raises(ConfigError, match="is no run"):
         stored_run.find(str(tmp_path))

@@ -220,6 +220,13 @@ def execute(
     return show.run_to_end(lambda follow: start(replace(request, follow=follow)))
 
 
+def find_pipeline_run(name: str, db: str | None) -> str:
+    """The id of the durable run that a person named. Raises ``ConfigError``."""
+    from corral._runs import lookup
+
+    return lookup.find(name, db=db, kinds=("pipeline", "workflow")).id
+
+
 def find_continuation(
     name: str, flags: FollowFlags, prepare: Callable[[str], Coroutine[Any, Any, ContinuationT]]
 ) -> ContinuationT:
@@ -229,8 +236,6 @@ def find_continuation(
     from corral._system import threads  # late: asyncio loads ssl, which --help does not need
 
     database.load()
-    from corral._runs.find import find_pipeline_run
-
     run = find_pipeline_run(name, flags["db"])
     found = threads.run_event_loop(prepare(run))
     if found.run.id != run and not flags["quiet"]:

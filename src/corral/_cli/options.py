@@ -29,7 +29,7 @@ from corral.values import as_texts, is_sequence, text_or_none
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from corral._runs.find import RunKind
+    from corral._runs.run_record import Kind as RunKind
     from corral.policy import Policy, Preset
     from corral.run_kwargs import RunKwargs
 
@@ -86,12 +86,12 @@ def completing(kind: str) -> Callable[[click.Context, click.Parameter, str], lis
 def resolve_last(
     name: str, wanted: RunKind | None = None, *, cwd: str | None = None, db: str | None = None
 ) -> str:
-    """The id of the newest run for ``last``; another name as it is. Raises as ``find_last``."""
+    """The id of the newest run for ``last``; another name as it is. Raises as ``lookup.find``."""
     if name != LAST:
         return name
-    from corral._runs.find import find_last
+    from corral._runs import kinds, lookup
 
-    return find_last(wanted, cwd=cwd, db=db).id
+    return lookup.find(LAST, db=db, kinds=[wanted] if wanted else kinds.KINDS, cwd=cwd).id
 
 
 def run_argument(

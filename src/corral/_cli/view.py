@@ -19,7 +19,6 @@ from corral.errors import ConfigError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PACKAGES = ("markdown_it", "starlette", "uvicorn")
-_PAGES = {"session": "sessions", "pipeline": "pipelines", "batch": "batches"}
 
 
 @click.command("view", epilog=examples("corral view", "corral view last --no-open --port 8080"))
@@ -40,10 +39,11 @@ def command(run: str | None, port: int, listen: str, no_open: bool) -> None:
     require()
     open_at = None
     if run is not None:
-        from corral._runs.find import find
+        from corral._runs import kinds, lookup
 
-        found = find(run)
-        open_at = f"#/{_PAGES[found.kind]}/{quote(found.id, safe='')}"
+        found = lookup.find(run)
+        page = kinds.kind_of(found).page
+        open_at = f"#/{page}/{quote(found.id, safe='')}" if page else None
     serve_page(open_at, port=port, listen=listen, opens_browser=not no_open)
 
 

@@ -103,9 +103,10 @@ def _write_trial(plan: ComparisonPlan, row: AttemptRow, job: Path) -> None:
     if row.session:
         from corral._export import atif
         from corral._runs import stored_run
+        from corral._sessions.store import find as find_session
 
         with suppress(ResumeLost, ConfigError):  # it was removed, or the agent never started
-            stored = stored_run.find(row.session)
+            stored = stored_run.of_session(find_session(row.session))
             with (folder / "agent" / "trajectory.json").open("wb") as output:
                 atif.write(stored.events(), output.write, session_id=stored.id)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 LAST = "last"
-"""The name of the newest run (``corral._runs.find.find_last``)."""
+"""The name of the newest run (``corral._runs.lookup.find``)."""
 MAX_LISTED = 10
 """Ids that an error lists."""
 LONGEST_NAME = 200

@@ -54,6 +54,7 @@ def list_runs(sources: Sources) -> Iterator[Run]:
                 updated=row.ended or row.created,
                 tries=max(1, len(row.rounds)),
                 label=row.label,
+                durable=True,
                 db=sources.db or "",
             )
     for id, live in sources.live.items():

@@ -1,4 +1,4 @@
-"""Pipelines and workflows as runs: those of databases, and those in memory, which have a folder."""
+"""Pipelines and workflows as runs: those of a database, and others that have a folder."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from corral._core import stored_formats
 from corral._core.spending import LIMITS, dollars
 from corral._core.stored_formats import JOURNAL
 from corral._core.terminal_text import one_line, visible
-from corral._engine.dbos import database
-from corral._engine.run_list import RunOverview, list_runs
+from corral._engine.run_list import RunOverview
 from corral._pipelines.events import InterviewCompleted
 from corral._pipelines.execution import run_dir
 from corral._runs.run_record import Run, RunDetails, Sources, State
@@ -57,14 +56,9 @@ def list_workflows(sources: Sources) -> Iterator[Run]:
 
 
 def _list(kind: ProgramKind, sources: Sources) -> Iterator[Run]:
-    listed: set[str] = set()
-    if database.is_installed() and database.is_there(database.find(sources.db)):
-        for row in threads.run_event_loop(list_runs(db=sources.db, limit=None)):
-            listed.add(row.id)
-            if row.kind == kind:
-                yield _durable(row, kind, sources)
+    yield from (_durable(row, kind, sources) for row in sources.durable if row.kind == kind)
     if sources.db is None:
-        yield from _in_memory(kind, sources, listed)
+        yield from _in_folders(kind, sources, {row.id for row in sources.durable})
 
 
 def _durable(row: RunOverview, kind: ProgramKind, sources: Sources) -> Run:
@@ -93,6 +87,7 @@ def _durable(row: RunOverview, kind: ProgramKind, sources: Sources) -> Run:
         tries=row.tries,
         label=row.label,
         folder=row.folder,
+        durable=True,
         db=sources.db or "",
     )
 
@@ -110,7 +105,8 @@ class _Checkpoint(msgspec.Struct):
     tokens: int = 0
 
 
-def _in_memory(kind: ProgramKind, sources: Sources, listed: set[str]) -> Iterator[Run]:
+def _in_folders(kind: ProgramKind, sources: Sources, listed: set[str]) -> Iterator[Run]:
+    """Those in memory, and those of other databases: their folders are all that is read."""
     home = paths.home() / "runs"
     try:
         names = fs.list_names(home)
@@ -118,10 +114,7 @@ def _in_memory(kind: ProgramKind, sources: Sources, listed: set[str]) -> Iterato
         return
     for name in names:
         folder = home / name
-        # The graph is stored of runs in memory only.
-        if name in listed or not fs.is_file(folder / run_dir.GRAPH):
-            continue
-        manifest = read_manifest(folder)
+        manifest = None if name in listed else read_manifest(folder)
         if manifest is None or (as_text(manifest.get("kind")) or "pipeline") != kind:
             continue
         saved, updated = _Checkpoint(), 0.0
@@ -161,18 +154,13 @@ def read_manifest(folder: Path) -> dict[str, Json] | None:
         return None
 
 
-def is_in_memory(run: Run) -> bool:
-    """Whether it is in no database: its folder is all that is stored of it."""
-    return bool(run.folder) and fs.is_file(Path(run.folder) / run_dir.GRAPH)
-
-
 # What ``show`` prints.
 
 
 def show(run: Run) -> RunDetails:
     """What a run did, and what it waits for. Raises ``ConfigError``."""
-    if is_in_memory(run):
-        return _show_in_memory(run)
+    if not run.durable:
+        return _show_folder(run)
     from corral._engine import open_questions, query
 
     db = run.db or None
@@ -187,7 +175,7 @@ def show(run: Run) -> RunDetails:
     return RunDetails(run=run, content=_as_json(stored, questions), lines=tuple(lines))
 
 
-def _show_in_memory(run: Run) -> RunDetails:
+def _show_folder(run: Run) -> RunDetails:
     folder = Path(run.folder)
     saved: dict[str, Json] = {}
     with suppress(OSError, msgspec.MsgspecError):
@@ -195,7 +183,7 @@ def _show_in_memory(run: Run) -> RunDetails:
             fs.read_bytes(folder / run_dir.CHECKPOINT), type=dict[str, Json]
         )
     outcomes = saved.get("node_outcomes")
-    lines = [f"folder     {run.folder}", "             in memory: it cannot be resumed"]
+    lines = [f"folder     {run.folder}"]
     for node, outcome in outcomes.items() if isinstance(outcomes, dict) else ():
         if isinstance(outcome, dict):
             note = as_text(outcome.get("failure_reason")) or as_text(outcome.get("notes"))
@@ -334,7 +322,7 @@ def _as_json(stored: StoredDetails, questions: list[RunQuestion]) -> dict[str, o
 
 def delete(run: Run) -> None:
     """Delete a run that has ended. Raises ``ConfigError``."""
-    if is_in_memory(run):
+    if not run.durable:
         fs.remove_tree(run.folder)
         return
     from corral._engine import retention

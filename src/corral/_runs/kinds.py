@@ -35,6 +35,8 @@ class RunKind(msgspec.Struct, frozen=True, kw_only=True):
     """Blocks."""
     delete: Callable[[Run], None]
     """Deletes a run that neither runs nor waits, with its files. Blocks."""
+    page: str
+    """The part of the page that shows one of them."""
     formats: tuple[str, ...] = ()
     """In which it can be exported."""
     forget: Callable[[float], None] | None = None
@@ -53,6 +55,7 @@ KINDS: dict[str, RunKind] = {
     for kind in (
         RunKind(
             name="session",
+            page="sessions",
             part="turn",
             list_runs=session_runs.list_runs,
             show=session_runs.show,
@@ -61,6 +64,7 @@ KINDS: dict[str, RunKind] = {
         ),
         RunKind(
             name="pipeline",
+            page="pipelines",
             part="node",
             list_runs=durable_runs.list_pipelines,
             show=durable_runs.show,
@@ -69,6 +73,7 @@ KINDS: dict[str, RunKind] = {
         ),
         RunKind(
             name="workflow",
+            page="pipelines",
             part="step",
             list_runs=durable_runs.list_workflows,
             show=durable_runs.show,
@@ -77,6 +82,7 @@ KINDS: dict[str, RunKind] = {
         ),
         RunKind(
             name="batch",
+            page="batches",
             part="task",
             list_runs=batch_runs.list_runs,
             show=batch_runs.show,
@@ -84,6 +90,7 @@ KINDS: dict[str, RunKind] = {
         ),
         RunKind(
             name="comparison",
+            page="compare",
             part="attempt",
             list_runs=comparison_runs.list_runs,
             show=comparison_runs.show,
@@ -91,6 +98,7 @@ KINDS: dict[str, RunKind] = {
         ),
         RunKind(
             name="review",
+            page="",
             part="part",
             list_runs=review_runs.list_runs,
             show=review_runs.show,
@@ -98,6 +106,7 @@ KINDS: dict[str, RunKind] = {
         ),
         RunKind(
             name="merge",
+            page="merges",
             part="branch",
             list_runs=merge_runs.list_runs,
             show=merge_runs.show,

@@ -10,14 +10,19 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import msgspec
 
 from corral._core.lookup import LAST, MAX_LISTED
+from corral._pipelines.execution.run_dir import MANIFEST
+from corral._runs.durable_runs import read_manifest
 from corral._runs.kinds import KINDS
 from corral._runs.run_record import Kind, Run, Sources, State
+from corral._system import fs
 from corral._system.git.scan import project_of
-from corral.errors import ConfigError, ResumeLost
+from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.values import as_text
 
 
 class RunQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +46,9 @@ def list_runs(query: RunQuery, *, db: str | None = None) -> list[Run]:
     """The runs that fit, the newest first."""
     sources = Sources.read(db, query.text or "")
     project = None if query.project is None else project_of(os.path.abspath(query.project))
-    kinds = KINDS.values() if query.kind is None else [KINDS[query.kind]]
     runs = [
         run
-        for kind in kinds
-        for run in kind.list_runs(sources)
+        for run in _all(sources, KINDS if query.kind is None else [query.kind])
         if query.state in (None, run.state)
         and project in (None, run.project)
         and (query.agent is None or query.agent in run.agent.split(", "))
@@ -68,12 +71,22 @@ def _age(run: Run) -> tuple[bool, bool, float, str]:
     return run.is_open, run.state == "waiting", max(run.updated, run.started), run.id
 
 
-def find(name: str, *, db: str | None = None, kinds: Iterable[str] = KINDS) -> Run:
-    """The run that a name stands for, of one of these kinds. Raises ``ResumeLost`` for none, and
+def find(
+    name: str, *, db: str | None = None, kinds: Iterable[str] = KINDS, cwd: str | None = None
+) -> Run:
+    """The run that a name stands for, of one of these kinds; or that of a run folder. ``last`` is
+    that of the project of ``cwd`` (the current folder). Raises ``ResumeLost`` for none, and
     ``ConfigError`` for several."""
     sources = Sources.read(db)
     if name == LAST:
-        return _last([run for run in _all(sources, KINDS) if not run.parent], [*kinds])
+        return _last([run for run in _all(sources, KINDS) if not run.parent], [*kinds], cwd)
+    if os.sep in name and fs.is_dir(name):
+        folder, name = name, as_text((read_manifest(Path(name)) or {}).get("run_id"))
+        if not name:
+            raise ConfigError(
+                f"{folder} is not a run folder: it has no {MANIFEST} with a run_id",
+                hint="Give the id of a run: corral runs list",
+            )
     runs = [*_all(sources, kinds)]
     fitting = [run for run in runs if run.id == name] or [
         run
@@ -98,15 +111,21 @@ def find(name: str, *, db: str | None = None, kinds: Iterable[str] = KINDS) -> R
 
 
 def _all(sources: Sources, kinds: Iterable[str]) -> Iterator[Run]:
+    """What cannot be read is said, and left out."""
     for name in kinds:
-        yield from KINDS[name].list_runs(sources)
+        try:
+            yield from KINDS[name].list_runs(sources)
+        except CorralError as error:
+            if sources.db is not None:
+                raise
+            warnings.warn(f"some runs cannot be read: {error.message}", stacklevel=2)
 
 
-def _last(runs: list[Run], kinds: list[str]) -> Run:
+def _last(runs: list[Run], kinds: list[str], cwd: str | None) -> Run:
     runs.sort(key=_age, reverse=True)
     if not runs:
         raise ResumeLost("there is no run yet", hint="`corral run PROMPT` starts one.")
-    project = project_of(os.path.abspath("."))
+    project = project_of(os.path.abspath(cwd or "."))
     here = [run for run in runs if run.project == project]
     run = (here or runs)[0]
     if run.kind in kinds:

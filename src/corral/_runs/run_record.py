@@ -7,12 +7,16 @@ comparisons, reviews, merge queues) and from what running processes say. Nothing
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from corral import live
+from corral._engine.dbos import database
+from corral._engine.run_list import RunOverview, list_runs
 from corral._publishing.records import LiveRun
+from corral._system import threads
 from corral.values import Cost, Usage
 
 Kind: TypeAlias = Literal[
@@ -87,8 +91,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     label: str = ""
     folder: str = ""
     """What is stored of it; empty for one that is only in a database."""
+    durable: bool = False
+    """Whether it is in a database; ``db`` is that if it is not the default one."""
     db: str = ""
-    """The database of a durable run, if it is not the default one."""
 
     @property
     def is_open(self) -> bool:
@@ -96,7 +101,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.state in OPEN_STATES
 
 
-class Sources(msgspec.Struct, frozen=True, kw_only=True):
+class Sources(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Where runs are looked for."""
 
     db: str | None = None
@@ -111,6 +116,13 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True):
         """As they are now. Blocking."""
         running = {run.id: run for run in live.runs() if run.state != "idle"}
         return cls(db=db, text=text, live=running)
+
+    @cached_property
+    def durable(self) -> list[RunOverview]:
+        """The pipelines and workflows of the database. Blocks."""
+        if not database.is_installed():
+            return []
+        return threads.run_event_loop(list_runs(db=self.db, limit=None))
 
     def state_of(self, run: str) -> State | None:
         """What its process says; None if there is none."""

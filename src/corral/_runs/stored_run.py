@@ -24,7 +24,9 @@ from corral._pipelines.events import (
     StepStarted,
 )
 from corral._pipelines.execution import run_dir
-from corral._runs import find as runs
+from corral._runs import lookup
+from corral._runs.durable_runs import read_manifest
+from corral._runs.kinds import kind_of
 from corral._runs.redactor import ExportRedactor
 from corral._sessions import store
 from corral._sessions.store import Meta
@@ -132,18 +134,18 @@ def find(name: str, *, db: str | None = None) -> StoredRun:
     ``db`` is the database of a pipeline run. Raises ``ConfigError`` or ``ResumeLost``."""
     if fs.exists(name) and name != LAST:
         return at(Path(name))
-    run = runs.find(name, db=db)
-    if run.kind == "batch":
+    run = lookup.find(name, db=db)
+    if not kind_of(run).formats:
         raise ConfigError(
-            f"{run.id} is a batch: its tasks are the runs",
-            hint=f"`corral batches show {run.id}` lists them.",
+            f"{run.id} is a {run.kind}, which has no events of its own",
+            hint=f"Its parts have them: corral runs show {run.id}",
         )
-    if run.folder is None or not fs.is_dir(run.folder):
+    if not run.folder or not fs.is_dir(run.folder):
         raise ConfigError(
             f"the run folder {run.folder} is not on this machine",
             hint="Run the command where the run was executed, or copy the folder and name it.",
         )
-    return at(run.folder)
+    return at(Path(run.folder))
 
 
 def of_session(record: store.SessionRecord) -> StoredRun:
@@ -173,7 +175,7 @@ def at(path: Path) -> StoredRun:
         return _of_file(path)
     if (record := store.open_folder(path)) is not None:
         return of_session(record)
-    manifest = runs.read_manifest(path)
+    manifest = read_manifest(path)
     if manifest is None:
         raise ConfigError(
             f"{path} is no run: it has neither {store.META} nor {run_dir.MANIFEST}",

@@ -12,6 +12,7 @@ import click
 import msgspec
 
 from corral._cli.command_types import plain_option
+from corral._cli.execution import find_pipeline_run
 from corral._cli.options import DB, JSON, NEWEST, RUN, database_option, name_other_files
 from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
@@ -20,7 +21,6 @@ from corral._core.spending import LIMITS, dollars
 from corral._core.stored_formats import JOURNAL
 from corral._core.terminal_text import one_line, visible
 from corral._engine.dbos.database import require
-from corral._runs.find import find_pipeline_run
 from corral.errors import ConfigError, FormatUnsupported
 
 if TYPE_CHECKING:

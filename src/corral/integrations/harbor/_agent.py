@@ -44,6 +44,7 @@ from corral._export import atif
 from corral._pipelines.events import PipelineEvent
 from corral._pipelines.nodes.compare_attempt import MISSING
 from corral._runs import stored_run
+from corral._sessions import store
 from corral._sessions.prepare import prepare
 from corral._sessions.session import Session
 from corral._sessions.turn import Turn
@@ -179,7 +180,7 @@ class CorralAgent(BaseAgent):
     def _report(self, session: str, context: AgentContext) -> None:
         """Write the trajectory of a stored session, and what it has used."""
         with suppress(ResumeLost):  # the agent never started
-            stored, builder = stored_run.find(session), ResultBuilder()
+            stored, builder = stored_run.of_session(store.find(session)), ResultBuilder()
 
             def events() -> Iterator[Event]:
                 for event in stored.events():
