@@ -79,6 +79,39 @@ def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> No
     ]
 
 
+def test_the_graph_has_parallel_steps_side_by_side_and_all_edges_of_a_join(
+    tmp_path: Path, db: str
+) -> None:
+    body = (
+        LOGGED
+        + """
+@corral.workflow
+async def drawn(flow: Flow) -> None:
+    await flow.command("true", name="plan")
+    async def part() -> None:
+        await flow.command("echo a", name="write")
+        await flow.command("echo b")
+    await flow.parallel([part() for _ in range(2)])
+    await flow.now()
+    await flow.parallel([flow.command("true", name="check")])
+    await flow.command("true", name="end")
+"""
+    )
+    start(tmp_path, body, db, run_id="r")
+    graph = workflows.show_sync("r", db=db).graph
+    assert sorted((edge.source, edge.target) for edge in graph.edges) == [
+        ("check", "end"),
+        ("part-2.command", "check"),
+        ("part-2.write", "part-2.command"),
+        ("part.command", "check"),
+        ("part.write", "part.command"),
+        ("plan", "part-2.write"),
+        ("plan", "part.write"),
+    ]
+    labels = {node.id: node.label for node in graph.nodes.values()}
+    assert (labels["part-2.write"], labels["part.command"]) == ("write: echo a", "echo b")
+
+
 @pytest.mark.deep
 def test_an_edit_of_one_of_20_steps_repeats_exactly_what_depends_on_it(
     tmp_path: Path, db: str

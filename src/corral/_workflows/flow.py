@@ -642,11 +642,13 @@ class Flow:
             )
         path = self.calls.path_of(name)
         node: Node | None = None
+        given = attrs or {}
         check_text(f"the text of the step {path!r}", label)
         if kind_name:
-            short = " ".join(label.split())
+            is_named = name not in _DEFAULT_NAMES and name != _own_name(str(given.get("agent", "")))
+            short = " ".join(f"{name}: {label}".split() if is_named else label.split())
             short = short if len(short) <= MAX_LABEL else f"{short[: MAX_LABEL - 1]}…"
-            node = Node(id=path, attrs={"type": kind_name, "label": short, **(attrs or {})})
+            node = Node(id=path, attrs={"type": kind_name, "label": short, **given})
         return Step(
             id=f"{path}.1",
             kind=kind,
@@ -668,6 +670,10 @@ class Flow:
             return read(await self.calls.step(step, reads=reads, writes=writes))
 
         return self.calls.called(step.id, step.line, f"the step {step.name!r}", perform())
+
+
+_DEFAULT_NAMES = ("generate", "command", "ask", "merge", "sleep", "parallel", "chosen")
+"""The names of steps that the author did not name, besides those of agents."""
 
 
 def _own_name(agent: str) -> str:

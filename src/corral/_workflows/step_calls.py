@@ -37,7 +37,7 @@ _ASYNCIO = os.path.dirname(os.path.abspath(asyncio.__file__))
 class Scope:
     """A part of the program in which names are counted."""
 
-    __slots__ = ("parent", "prefix", "worktrees", "written")
+    __slots__ = ("before", "last", "parent", "prefix", "worktrees", "written")
 
     def __init__(self, prefix: str, parent: Scope | None) -> None:
         self.prefix = prefix
@@ -46,6 +46,18 @@ class Scope:
         """The branches of ``flow.parallel`` with their own worktrees, the innermost last."""
         self.written: frozenset[str] = frozenset() if parent is None else parent.written
         """The digests of steps that have ended and may have written the workspace."""
+        self.before: tuple[str, ...] = () if parent is None else parent.last
+        """The steps that the first step of the scope follows."""
+        self.last: tuple[str, ...] = self.before
+        """The steps that the next step of the scope follows: the last one that has ended, or those
+        of the tasks that were joined."""
+
+    def join(self, inner: Scope) -> None:
+        """A scope in this one is over."""
+        self.written |= inner.written
+        if inner.last != inner.before:
+            kept = (id for id in self.last if id not in inner.before)
+            self.last = tuple(dict.fromkeys((*kept, *inner.last)))
 
     def wrote(self, digests: frozenset[str]) -> None:
         self.written |= digests
@@ -72,7 +84,6 @@ class StepCalls:
         self._waiting: dict[str, asyncio.Future[StepEnd]] = {}
         self._steps: list[Step] = []
         self._stopped: list[str] = []
-        self._after: tuple[str, ...] = ()
         self._main: Scope | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -86,7 +97,6 @@ class StepCalls:
 
     def deliver(self, ends: Sequence[StepEnd]) -> None:
         """Wake what waits for these ends."""
-        self._after = tuple(end.id for end in ends)
         for end in ends:
             future = self._waiting.pop(end.id, None)
             if future is not None and not future.done():
@@ -111,7 +121,7 @@ class StepCalls:
             task = asyncio.Task(work, loop=loop, **options)
         finally:
             _scope.reset(token)
-        task.add_done_callback(lambda _: parent.wrote(scope.written))
+        task.add_done_callback(lambda _: parent.join(scope))
         return task
 
     # For ``Flow``.
@@ -216,7 +226,7 @@ class StepCalls:
         if scope.worktrees and step.kind == "visit":
             step = replace(step, worktrees=scope.worktrees)
             digest = digest_of(digest, len(scope.worktrees))
-        self._steps.append(replace(step, digest=digest, after=self._after))
+        self._steps.append(replace(step, digest=digest, after=scope.last))
         future = self._waiting[step.id] = asyncio.get_running_loop().create_future()
         try:
             end: StepEnd = await future
@@ -226,6 +236,7 @@ class StepCalls:
             if writes:
                 scope.wrote(frozenset((digest_of(digest, self.run_id),)))
             raise
+        scope.last = (step.id,)
         if writes:
             # A run that continues this one does a step without a result again, and it may write
             # something else then: so what reads after it has other inputs in each run.
@@ -264,4 +275,4 @@ async def _run_in(prefix: str, call: Callable[[], Awaitable[T]]) -> T:
         return await call()
     finally:
         _scope.reset(token)
-        outer.wrote(inner.written)
+        outer.join(inner)
