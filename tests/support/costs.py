@@ -78,12 +78,13 @@ class Costs:
     def pytest_fixture_setup(
         self, fixturedef: pytest.FixtureDef[Any]
     ) -> Generator[None, object, object]:
+        if fixturedef.scope == "function":
+            return (yield)
         began, shared = cpu_seconds(), self._shared
         try:
             return (yield)
         finally:
-            if fixturedef.scope != "function":
-                self._shared = shared + cpu_seconds() - began
+            self._shared = shared + cpu_seconds() - began
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
