@@ -10,7 +10,17 @@ from support.event_samples import session_events, write_events
 
 from corral._runs import stored_run
 from corral._view import page_file
-from corral.events import Event, Init, Text, ToolResult, ToolUse, to_json
+from corral.events import (
+    Event,
+    Init,
+    PermissionDecision,
+    PermissionRequest,
+    Text,
+    ToolResult,
+    ToolUse,
+    Vendor,
+    to_json,
+)
 
 pytestmark = [pytest.mark.whole_program, pytest.mark.browser]
 HOSTILE = "</script><img src=x onerror=alert(1)><script>alert(2)</script>[a](javascript:alert(3))"
@@ -72,3 +82,27 @@ def test_an_exported_file_shows_the_run_and_loads_nothing(tmp_path: Path) -> Non
                 page.get_by_text("x.py").first.wait_for(timeout=WAIT_MS)
             page.close()
     assert problems == []
+
+
+@pytest.mark.deep
+def test_a_conversation_reads_from_the_question_to_the_call(tmp_path: Path) -> None:
+    cwd = "/work/project"
+    log = write_events(
+        tmp_path / "asked.ndjson",
+        [
+            Init(run_id="s.1", agent="gemini-acp", cwd=cwd),
+            Vendor("available_commands_update", data={"commands": ["memory"]}),
+            ToolUse("1", "write_file", kind="edit", title="Write", paths=(f"{cwd}/src/a.py",)),
+            PermissionRequest("p", kind="edit", title=f"Writing to {cwd}/src/a.py", call_id="1"),
+            PermissionDecision("p", "allow_once", by="policy", call_id="1"),
+            ToolResult("1", "success"),
+            Text("Done."),
+        ],
+    )
+    with running_browser() as browser:
+        page = browser.new_page()
+        page.goto(exported(log))
+        page.get_by_text("Done.").wait_for(timeout=WAIT_MS)
+        lines = page.locator("article.item .target").all_inner_texts()
+        assert lines == ["Writing to src/a.py", "src/a.py"]
+        assert "available_commands_update" not in page.locator("body").inner_text()

@@ -30,6 +30,7 @@ from msgspec.structs import asdict
 from corral import events
 from corral._core.receipt_text import receipt_markdown
 from corral._core.terminal_text import plain
+from corral._protocol.acp.frames import PASSED_THROUGH
 from corral._runs.log_windows import PAGE, Line
 from corral._view.records import (
     Item,
@@ -317,7 +318,7 @@ def _simple(offset: int, event: Event) -> Item | None:
     match event:
         case events.Vendor(name="prompt", data=str(data)):
             item.kind, item.html, item.more = "prompt", render(data), len(data) > MAX_TEXT
-        case events.Vendor(name="run_facts"):
+        case events.Vendor(name=name) if name == "run_facts" or name in PASSED_THROUGH:
             return None  # not a part of the conversation
         case events.Init():
             item.kind, item.text = "init", _init_text(event)

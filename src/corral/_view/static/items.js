@@ -17,8 +17,9 @@ const STEPS = { completed: "done", done: "done", in_progress: "now", pending: "o
 
 // One conversation on the page. `body(key)` loads the complete item.
 export class Conversation {
-  constructor({ body }) {
+  constructor({ body, cwd }) {
     this.body = body;
+    this.cwd = cwd;
     this.open = new Set();
     this.folded = new Map();
   }
@@ -122,12 +123,17 @@ function canExpand(item) {
   return Boolean(item.tool || item.more || item.kind === "vendor" || item.permission);
 }
 
-// Items of a sub-agent follow the tool call that started it.
+// Items of a sub-agent follow the tool call that started it; a permission stands before its call.
 function nest(items) {
   const tools = new Map();
   const children = new Map();
+  const permissions = new Map();
   const roots = [];
   for (const item of items) if (item.tool) tools.set(item.tool.call_id, { item, call: item.tool, children: 0 });
+  for (const item of items) {
+    const call = item.permission?.call_id;
+    if (call && tools.has(call)) permissions.set(call, [...(permissions.get(call) ?? []), item]);
+  }
   for (const item of items) {
     const tool = item.parent && tools.get(item.parent);
     if (tool && tool.item !== item) {
@@ -140,11 +146,19 @@ function nest(items) {
   function add(item, depth) {
     if (depths.has(item.key)) return;
     depths.set(item.key, depth);
+    for (const asked of (item.tool && permissions.get(item.tool.call_id)) ?? []) add(asked, depth);
     order.push(item);
     for (const child of (item.tool && children.get(item.tool.call_id)) ?? []) add(child, depth + 1);
   }
   for (const item of roots) add(item, item.parent ? 1 : 0);
   return { order, depths, tools };
+}
+
+// A path in the workspace without the workspace. A command stays as it is.
+function inWorkspace(text, cwd) {
+  const folder = cwd && !cwd.endsWith("/") ? `${cwd}/` : cwd;
+  if (!folder || !text) return text ?? "";
+  return text.split(" ").map((word) => (word.startsWith(folder) && word.length > folder.length ? word.slice(folder.length) : word)).join(" ");
 }
 
 function expander(item, conversation, properties, ...children) {
@@ -195,7 +209,8 @@ const GLYPHS = {
 
 function showTool(item, conversation) {
   const call = item.tool;
-  const target = call.target || call.title || call.name;
+  const named = call.target || call.title || call.name;
+  const target = call.kind === "execute" ? named : inWorkspace(named, conversation.cwd);
   const failed = call.status && call.status !== "success";
   return [
     expander(
@@ -251,7 +266,7 @@ export function decisionButtons(requestId, decide) {
   );
 }
 
-function showPermission(item) {
+function showPermission(item, conversation) {
   const asked = item.permission;  // one that waits has its card above the conversation
   const isDenied = asked.decision === "deny" || asked.decision === "cancel";
   return h(
@@ -259,18 +274,18 @@ function showPermission(item) {
     { class: "line" },
     h("span", { class: `mark ${isDenied ? "bad" : asked.decision ? "good" : "wait"}`, "aria-hidden": "true" }),
     h("span", { class: "kind" }, "permission"),
-    h("span", { class: "target" }, shorten(asked.title || asked.request_id, 200)),
+    h("span", { class: "target" }, shorten(inWorkspace(asked.title || asked.request_id, conversation.cwd), 200)),
     h("span", { class: "result" }, decisionText(asked), asked.rule ? h("code", null, ` ${shorten(asked.rule, 80)}`) : null),
   );
 }
 
-function showFile(item) {
+function showFile(item, conversation) {
   return h(
     "div",
     { class: "line" },
     h("span", { class: "mark idle", "aria-hidden": "true" }),
     h("span", { class: "kind" }, item.status ?? "changed"),
-    h("code", { class: "target" }, shorten(item.text, 240)),
+    h("code", { class: "target" }, shorten(inWorkspace(item.text, conversation.cwd), 240)),
   );
 }
 

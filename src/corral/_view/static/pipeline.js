@@ -283,7 +283,7 @@ export function pipelineView(root, { id, query, go, title }) {
       const first = await get(items, { ...where, page: "last" });
       if (isClosed || shownLog !== `${node.id}/${node.visit}`) return;
       const log = { pages: first.pages, page_bytes: first.page ? first.first_byte / first.page : 32768 };
-      parts = conversationList(scroller, { base: items, log, query: where, isLive: node.state === "running", known: [[first.page, first.items]] });
+      parts = conversationList(scroller, { base: items, log, query: where, isLive: node.state === "running", known: [[first.page, first.items]], cwd: detail.summary.cwd });
     } catch (error) {
       replace(scroller, h("p", { class: "dim" }, error.message));
     }

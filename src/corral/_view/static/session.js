@@ -14,9 +14,10 @@ const TABS = [["conversation", "Conversation"], ["changes", "Changes"], ["permis
 const REFRESH_MS = 1500;
 
 // The list of the items of a log: of a session, or of a visit in a pipeline.
-export function conversationList(scroller, { base, log, query = {}, isLive, known }) {
+export function conversationList(scroller, { base, log, query = {}, isLive, known, cwd }) {
   const conversation = new Conversation({
     body: (key) => get(`${base}/${key}`, query),
+    cwd,
   });
   const list = new PageList(scroller, {
     pages: log.pages,
@@ -359,7 +360,7 @@ export function sessionView(root, { id, query, go, title }) {
     }
     if (isClosed) return;
     draw();
-    parts = conversationList(scroller, { base: `${base}/items`, log: detail.log, isLive: detail.summary.live });
+    parts = conversationList(scroller, { base: `${base}/items`, log: detail.log, isLive: detail.summary.live, cwd: detail.summary.cwd });
     scroller.addEventListener("scroll", () => (follower.hidden = parts.list.follows), { passive: true });
     followSession(detail.log.size);
     if (tab !== "conversation") choose(tab);
