@@ -89,7 +89,7 @@ async def test_a_run_in_memory_has_its_page_while_it_runs_and_after(
         await state_of(view, path, "cancelled")
 
     written: list[bytes] = []
-    await asyncio.to_thread(page_file.write, stored_run.find(first), written.append)
+    await asyncio.to_thread(lambda: page_file.write(stored_run.find(first), written.append))
     page = b"".join(written)
     assert f'"start":"#/pipelines/{first}"'.encode() in page
     assert page.count(b"data-node=") == 3
