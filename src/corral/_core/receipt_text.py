@@ -16,7 +16,7 @@ def receipt_markdown(receipt: Receipt) -> str:
     lines = [f"**{receipt.verdict}**", ""]
     lines += [f"- {_cell(gap)}" for gap in receipt.gaps]
     if receipt.evidence:
-        lines += ["", "| check | outcome | exit code | seconds | stdout |", "|---|---|---|---|---|"]
+        lines += ["", "| check | outcome | seconds |", "|---|---|---|"]
         lines += [_row(each) for each in receipt.evidence]
     clean = receipt.clean
     if clean is not None:
@@ -45,10 +45,7 @@ def _scope(receipt: Receipt) -> str:
 
 def _row(evidence: Evidence) -> str:
     outcome = evidence.outcome + (f": {evidence.reason}" if evidence.reason else "")
-    code = "" if evidence.exit_code is None else str(evidence.exit_code)
-    digest = evidence.output_hash.removeprefix("sha256:")[:12]
-    cells = (_cell(evidence.name), _cell(outcome), code, f"{evidence.seconds:.1f}", digest)
-    return f"| {' | '.join(cells)} |"
+    return f"| {_cell(evidence.name)} | {_cell(outcome)} | {evidence.seconds:.1f} |"
 
 
 def _names(names: tuple[str, ...]) -> str:
