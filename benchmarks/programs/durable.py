@@ -214,10 +214,10 @@ def steps(folder: Path, count: int, _form: str) -> tuple[float, float, float]:
     async def run_to_end() -> tuple[float, float]:
         await asyncio.to_thread(prepare, find(db))
         await asyncio.to_thread(process_engine.local, find(db), poll=POLL)
-        await workflows.run(workflow, count=10, db=db, cwd=folder, simulate="all")
+        await workflows.run(workflow, {"count": 10}, db=db, cwd=folder, simulate="all")
         sizes.clear()
         begin = clocks()
-        result = await workflows.run(workflow, count=count, db=db, cwd=folder, simulate="all")
+        result = await workflows.run(workflow, {"count": count}, db=db, cwd=folder, simulate="all")
         end = clocks()
         assert result.output == count, result.reason
         await asyncio.to_thread(process_engine.close)

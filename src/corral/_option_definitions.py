@@ -12,15 +12,24 @@ from typing import Literal, TypeAlias
 import msgspec
 
 Section: TypeAlias = Literal[
-    "Prompt", "Agent", "Permissions", "Limits", "Session", "Verification", "Output", "Tests"
+    "Prompt",
+    "Agent",
+    "Permissions",
+    "Limits",
+    "Session",
+    "Execution",
+    "Verification",
+    "Output",
+    "Tests",
 ]
 """The sections of ``--help``, in their order."""
 
 Kind: TypeAlias = Literal[
-    "text", "texts", "path", "paths", "duration", "count", "amount", "on", "switch"
+    "text", "texts", "path", "paths", "duration", "count", "amount", "on", "off", "switch"
 ]
 """How a value is given on the command line. ``texts`` and ``paths``: the flag may be repeated.
-``on``: the flag sets True. ``switch``: one flag sets True, another one False."""
+``on``: the flag sets True. ``off``: it sets False. ``switch``: one flag sets True, another one
+False."""
 
 Trait: TypeAlias = Literal[
     "common",
@@ -675,7 +684,50 @@ DEFINITIONS = (
         traits=("every_agent", "one_agent", "one_run"),
     ),
 )
-BY_NAME = {each.name: each for each in DEFINITIONS}
+EXECUTION = (
+    Definition(
+        "repository",
+        "Work in a separate git worktree: of the repository that contains this folder, or, on each"
+        " machine, of a clone of this URL or bare repository. The work becomes a branch there.",
+        "Execution",
+        ("--repository",),
+        "REPO",
+        traits=("common",),
+    ),
+    Definition(
+        "commit",
+        "The commit to start from.",
+        "Execution",
+        ("--commit",),
+        "REV",
+        default="HEAD",
+    ),
+    Definition(
+        "artifacts",
+        "Where the run's artifacts/ are copied: any file system that fsspec supports.",
+        "Execution",
+        ("--artifacts",),
+        "URL",
+    ),
+    Definition("run_id", "The id of the run, a new one.", "Execution", ("--run-id",), "ID"),
+    Definition(
+        "run_dir", "The run folder, new or empty.", "Execution", ("--run-dir",), "DIR", "path"
+    ),
+    Definition(
+        "queue", "Let the workers of this queue do the work.", "Execution", ("--queue",), "NAME"
+    ),
+    Definition(
+        "durable",
+        "Run in memory; cannot be resumed.",
+        "Execution",
+        ("--no-durable",),
+        kind="off",
+        traits=("common",),
+    ),
+)
+"""How a run of a pipeline or a workflow is executed: what ``pipelines.run`` and ``workflows.run``
+have besides the options of a run, and the command line has too."""
+BY_NAME = {each.name: each for each in (*DEFINITIONS, *EXECUTION)}
 
 
 def with_trait(trait: Trait) -> frozenset[str]:

@@ -18,7 +18,7 @@ import msgspec
 
 from corral._core.durations import seconds
 from corral._core.lookup import nearest
-from corral._core.spending import LIMITS
+from corral._core.spending import LIMITS, LimitFields
 from corral._option_definitions import BY_NAME, of_kind
 from corral.errors import ConfigError
 from corral.policy import PRESETS, Policy, with_tools
@@ -55,7 +55,7 @@ MAX_LABEL_LENGTH = 200
 """Characters."""
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RunOptions(LimitFields, msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of one run. Values of ``env`` are secret and never printed.
 
     ::
@@ -98,12 +98,6 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resume: str | None = None
     fork: bool = False
     """Continue from ``resume`` in a new session; the old session does not change."""
-    max_cost: float | None = None
-    """The most that the model calls of the session may cost."""
-    max_total_tokens: int | None = None
-    """The most tokens that they may use."""
-    max_calls: int | None = None
-    """The most model calls."""
     on_budget: OnBudget = "stop"
     """At a limit: end the run, or hold the next model call until the limit is raised."""
     on_limit: str = "fail"

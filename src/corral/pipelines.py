@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         run as run,
         run_sync as run_sync,
     )
+    from corral._engine.run_options import PipelineKwargs as PipelineKwargs
     from corral._engine.run_result import PipelineResult as PipelineResult
     from corral._pipelines import events as events
     from corral._pipelines.dot_parser import DotError as DotError, parse as parse
@@ -74,6 +75,7 @@ _HOMES = {
     "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
     " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
     "corral._engine.pipeline_runs": "fork fork_sync resume resume_sync run run_sync",
+    "corral._engine.run_options": "PipelineKwargs",
     "corral._engine.run_result": "PipelineResult",
     "corral._pipelines.": "events",
     "corral._pipelines.dot_parser": "DotError parse",

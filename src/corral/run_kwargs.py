@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
+from corral._core.spending import LimitKwargs
 from corral.options import (
     ApprovalMode,
     Inherit,
@@ -63,7 +64,7 @@ class PromptKwargs(TypedDict, total=False):
     attachments: Sequence[str | os.PathLike[str]] | None
 
 
-class AgentKwargs(TypedDict, total=False):
+class AgentKwargs(LimitKwargs, total=False):
     """The keyword options of what runs agents and judges their work in its own way:
     ``corral.compare``.
 
@@ -123,12 +124,6 @@ class AgentKwargs(TypedDict, total=False):
     """Continue a session, also of another agent: its id, the beginning of it, or 'last'."""
     fork: bool
     """Continue in a new session; the resumed one does not change."""
-    max_cost: float | None
-    """The most that the model calls may cost."""
-    max_total_tokens: int | None
-    """The most tokens that the model calls may use."""
-    max_calls: int | None
-    """The most model calls."""
     on_budget: Literal["stop", "pause"]
     """At such a limit: end the run, or hold the next model call until the limit is raised."""
     on_limit: str

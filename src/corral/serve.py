@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack, cast
 
 from corral._core.durations import seconds
-from corral._core.spending import BudgetLimits
+from corral._core.spending import pop_limits
 from corral._serving.allowance import DEFAULT_TIMEOUT, Allowance, CallerAnswers
 from corral.errors import ConfigError
 from corral.policy import PRESETS, Policy
@@ -82,11 +82,6 @@ def app(
         known = ", ".join(PRESETS)
         raise ConfigError(f"policy must be one of {known}, or a Policy, got: {given!r}")
     timeout = options.pop("timeout", None)
-    limits = BudgetLimits(
-        max_cost=options.pop("max_cost", None),
-        max_total_tokens=options.pop("max_total_tokens", None),
-        max_calls=options.pop("max_calls", None),
-    )
     folders, pipelines = options.pop("folders", ()), options.pop("pipelines", {})
     allowance = Allowance(
         set_by="the application",
@@ -96,7 +91,7 @@ def app(
         folders=tuple(str(Path(folder)) for folder in folders),
         pipelines={name: os.path.abspath(file) for name, file in pipelines.items()},
         timeout=DEFAULT_TIMEOUT if timeout is None else seconds(timeout),
-        limits=limits,
+        limits=pop_limits(options),
         concurrency=options.pop("concurrency", 4),
         depth=options.pop("depth", 1),
         answers=options.pop("answers", "questions"),

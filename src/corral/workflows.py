@@ -12,7 +12,7 @@
         check = await flow.command("pytest -q")
         return done.text if check.ok else check.stdout
 
-    result = workflows.run_sync(fix, issue="The login fails")
+    result = workflows.run_sync(fix, {"issue": "The login fails"})
     print(result.status, result.output)
 
 Each name is loaded when it is first used.
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         show as show,
         show_sync as show_sync,
     )
+    from corral._engine.run_options import WorkflowKwargs as WorkflowKwargs
     from corral._engine.run_result import WorkflowResult as WorkflowResult
     from corral._engine.workflow_runs import (
         ResumePlan as ResumePlan,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync cancel"
     " cancel_sync show show_sync",
+    "corral._engine.run_options": "WorkflowKwargs",
     "corral._engine.run_result": "WorkflowResult",
     "corral._engine.workflow_runs": "ResumePlan fork fork_sync plan_resume"
     " plan_resume_sync resume resume_sync run run_sync runs runs_sync",

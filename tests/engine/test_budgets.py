@@ -102,9 +102,7 @@ async def test_a_node_is_limited_within_the_run(
         done [shape=Msquare]
         start -> a -> b -> done
     }"""
-    await pipelines.run(
-        text, model=MODEL, cwd=workspace, durable=durable, options={"policy": "reads"}
-    )
+    await pipelines.run(text, model=MODEL, cwd=workspace, durable=durable, policy="reads")
     assert model.counts == {"a": 2, "b": 3}
 
 
@@ -325,7 +323,7 @@ async def test_a_branch_that_has_worked_can_still_report(
 
     model.special = work
     run = asyncio.create_task(
-        pipelines.run(text, model=MODEL, cwd=workspace, durable=durable, options={"policy": "all"})
+        pipelines.run(text, model=MODEL, cwd=workspace, durable=durable, policy="all")
     )
     while model.counts["b"] < 2 and not run.done():
         await asyncio.sleep(0.05)
@@ -359,8 +357,9 @@ async def test_an_option_limits_the_run_as_a_whole(
         model=MODEL,
         cwd=workspace,
         durable=durable,
-        task_max_calls=1,
-        options={"policy": "reads", "max_calls": 4},
+        task={"max_calls": 1},
+        policy="reads",
+        max_calls=4,
     )
     assert model.counts == {"a": 3, "b": 1}
 

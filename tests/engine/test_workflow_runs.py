@@ -19,7 +19,6 @@ from corral._engine.follow_run import FollowOptions
 from corral._engine.workflow_runs import prepare_resume
 from corral._workflows import definition
 from corral.errors import ConfigError, ReplayMismatch
-from corral.run_kwargs import RunKwargs
 
 ASKS = (
     LOGGED
@@ -54,8 +53,8 @@ def rewrite(folder: Path, *changes: tuple[str, str]) -> None:
 
 def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> None:
     messages = tmp_path / "messages"
-    options: RunKwargs = {"notify": f"cat >> {messages}; echo >> {messages}"}
-    waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r", options=options)
+    notify = f"cat >> {messages}; echo >> {messages}"
+    waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r", notify=notify)
     assert waiting.status == "waiting"
     assert [question.text for question in waiting.questions] == ["Go on?"]
     assert [(each.id, each.kind, each.asks) for each in workflows.runs_sync(db=db)] == [
@@ -498,7 +497,7 @@ async def test_of_two_runs_that_start_at_once_with_one_id_one_is_refused(
 ) -> None:
     found = workflow_files.load(tmp_path, ASKS)
     started = [
-        workflows.run(found, name=name, run_id="r", db=db, cwd=tmp_path) for name in ("a", "b")
+        workflows.run(found, {"name": name}, run_id="r", db=db, cwd=tmp_path) for name in ("a", "b")
     ]
     ends = await asyncio.gather(*started, return_exceptions=True)
     refused, waiting = ends if isinstance(ends[0], ConfigError) else ends[::-1]
@@ -512,10 +511,10 @@ async def test_of_two_runs_that_start_at_once_with_one_id_one_is_refused(
 def test_a_refused_run_does_not_change_the_limits_of_the_run_with_its_id(
     tmp_path: Path, db: str
 ) -> None:
-    start(tmp_path, ASKS, db, run_id="r", options={"max_calls": 3})
+    start(tmp_path, ASKS, db, run_id="r", max_calls=3)
     with pytest.raises(ConfigError, match="already exists"):
         other = tmp_path / "other"
-        start(tmp_path, ASKS, db, run_id="r", run_dir=other, options={"max_calls": 100})
+        start(tmp_path, ASKS, db, run_id="r", run_dir=other, max_calls=100)
     budget = workflows.show_sync("r", db=db).budget
     assert budget is not None
     assert budget.limits.max_calls == 3
@@ -554,7 +553,7 @@ def test_the_budget_of_a_run_limits_its_steps(
 async def spends(flow: Flow) -> str:
     return await flow.generate("gemini:gemini-2.5-flash", "hi", max_tokens=100)
 """
-    result = start(tmp_path, body, db, options={"max_calls": 1, "max_total_tokens": 1})
+    result = start(tmp_path, body, db, max_calls=1, max_total_tokens=1)
     assert result.status == "fail"
     assert "max_total_tokens" in result.reason
 

@@ -192,7 +192,7 @@ def test_the_same_work_in_python(
     result = workflows.run_sync(
         definition.load_text(str(file), file.read_text("utf-8")),
         args={"goal": "Add a flag", "agent": "gemini:gemini-2.5-flash"},
-        options={"policy": "edits"},
+        policy="edits",
         cwd=workspace,
         durable=False,
         interviewer=pipelines.Queued(["no", "yes"]),

@@ -21,7 +21,8 @@ from corral.errors import ConfigError, ProcessFailed
 NAMES = [
     "Answer", "AutoApprove", "Callback", "Choice", "Console", "DotError", "Edge", "Finding",
     "Graph", "Interviewer", "LintError", "Node", "NodeContext", "NodeResources", "Outcome",
-    "PipelineResult", "Question", "Queued", "Recording", "add_budget", "add_budget_sync",
+    "PipelineKwargs", "PipelineResult", "Question", "Queued", "Recording", "add_budget",
+    "add_budget_sync",
     "answer", "answer_sync",
     "answer_with_token", "answer_with_token_sync", "as_dot", "as_svg", "as_text", "cancel",
     "cancel_sync", "events", "fork", "fork_sync", "handler", "lint",
@@ -151,9 +152,17 @@ def test_check_raises_if_the_run_fails(workspace: Path) -> None:
 
 def test_a_durable_run_rejects_options_that_it_cannot_store(workspace: Path) -> None:
     with pytest.raises(ConfigError, match="cannot store"):
-        pipelines.run_sync(GATE, simulate=True, cwd=workspace, options={"config": {"x": object()}})
+        pipelines.run_sync(GATE, simulate=True, cwd=workspace, config={"x": object()})
     with pytest.raises(ConfigError, match="in memory"):
         pipelines.run_sync(GATE, simulate=True, cwd=workspace, ask=lambda _: "deny")
+
+
+def test_an_option_that_does_not_exist_is_refused(workspace: Path) -> None:
+    options: dict[str, Any] = {"cwd": workspace, "durable": False}
+    with pytest.raises(ConfigError, match="unknown option 'simulat': did you mean 'sim"):
+        pipelines.run_sync(GATE, simulat=True, **options)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match="task has no limit 'max_costs'"):
+        pipelines.run_sync(GATE, **options | {"task": {"max_costs": 1}})
 
 
 NO_JSON: list[tuple[Any, str]] = [

@@ -224,8 +224,7 @@ async def test_an_invalid_target_is_refused_before_the_run(workspace: Path, targ
 async def test_a_waiting_pipeline_tells_its_question_and_the_token_answers_it(
     workspace: Path, hook: Webhook
 ) -> None:
-    options: RunKwargs = {"notify": hook.url}
-    first = await pipelines.run(GATE, cwd=workspace, simulate=True, options=options)
+    first = await pipelines.run(GATE, cwd=workspace, simulate=True, notify=hook.url)
     assert first.status == "waiting"
     message = hook.next().message
     assert (message["event"], message["run"]["kind"]) == ("question", "pipeline")

@@ -50,13 +50,13 @@ def run_starter(
     answers: Sequence[pipelines.Answer | str] = (),
     **args: object,
 ) -> workflows.WorkflowResult[Any]:
+    given: RunKwargs = {**options, "cwd": folder}
     return workflows.run_sync(
         new_starter(folder.parent, name),
-        args=args,
-        cwd=folder,
+        args,
+        **given,
         durable=False,
         interviewer=pipelines.Queued(answers),
-        options=options,
     )
 
 

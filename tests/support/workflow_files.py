@@ -31,9 +31,12 @@ def load(folder: Path, body: str, name: str = "flow.py") -> Workflow[..., Any]:
 
 
 def run(folder: Path, body: str, **options: Any) -> workflows.WorkflowResult[Any]:
-    """Run it in memory, in this folder."""
+    """Run it in memory, in this folder. What is no option of a run is an argument."""
     options.setdefault("durable", False)
-    return workflows.run_sync(load(folder, body), cwd=folder, **options)
+    names = workflows.WorkflowKwargs.__annotations__
+    args = {name: options.pop(name) for name in [*options] if name not in names}
+    args |= args.pop("args", {})
+    return workflows.run_sync(load(folder, body), args, cwd=folder, **options)
 
 
 def logged(folder: Path) -> list[str]:

@@ -127,7 +127,7 @@ async def both(flow: Flow, slow: float) -> list[str]:
         from corral._workflows import definition
 
         both = definition.load_text(str(path), path.read_text(), "both")
-        result = workflows.run_sync(both, slow=slow, durable=False, cwd=tmp_path)
+        result = workflows.run_sync(both, {"slow": slow}, durable=False, cwd=tmp_path)
         assert result.output == ["one", "two", "x", "y"]
         found.append(sorted(result.steps))
     assert found[0] == found[1]
@@ -393,7 +393,7 @@ async def keeps(flow: Flow, use: bool = False) -> str:
     for call in (lambda: flow.command("true"), lambda: found(flow)):
         with pytest.raises(ConfigError, match="outside of a run"):
             call()
-    result = workflows.run_sync(found, use=True, durable=False, cwd=tmp_path)
+    result = workflows.run_sync(found, {"use": True}, durable=False, cwd=tmp_path)
     assert result.output == (
         f"the step 'command' is called on the flow of another run, {flow.run_id};"
         " the step 'command' is called in another event loop"

@@ -67,7 +67,7 @@ def run(
     if mode != "memory":
         options["db"] = str(repo.parent / "runs.db")
     workflow = workflow_files.load(repo.parent, HEAD + body)
-    return workflows.run_sync(workflow, options={"policy": "all"}, **options)
+    return workflows.run_sync(workflow, policy="all", **options)
 
 
 def merge(repo: Path, *branches: str, **more: Json) -> workflows.WorkflowResult[MergeReport]:

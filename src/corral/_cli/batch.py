@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 import click
 import msgspec
@@ -30,6 +30,7 @@ from corral._cli.options import (
     limit_texts,
     name_other_files,
     policy_options,
+    read_limits,
     read_options,
     read_prompt,
     resolve_last,
@@ -47,6 +48,7 @@ from corral.errors import ConfigError, StorageFailed
 from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
+    from corral._core.spending import LimitKwargs
     from corral._engine.batch.api import Batch, BatchReport
     from corral._engine.batch.query import BatchDetails
 
@@ -73,9 +75,6 @@ class BatchFlags(PolicyFlags, RunKwargs):
     simulate: bool
     db: str | None
     queue: str | None
-    task_max_cost: float | None
-    task_max_total_tokens: int | None
-    task_max_calls: int | None
     no_durable: bool
     require: str | None
     as_json: bool
@@ -216,9 +215,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         durable=not flags["no_durable"],
         db=flags["db"],
         queue=flags["queue"],
-        task_max_cost=flags["task_max_cost"],
-        task_max_total_tokens=flags["task_max_total_tokens"],
-        task_max_calls=flags["task_max_calls"],
+        task=cast("LimitKwargs", read_limits(flags, "task_")),
         on_result=show,
         **read_options(flags),
     )

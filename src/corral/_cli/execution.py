@@ -4,8 +4,7 @@ follow a run in this process, and how they do it."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 import click
 
@@ -14,33 +13,35 @@ from corral._cli.options import (
     DB,
     EVERYWHERE,
     FAKE,
-    QUEUE,
     PolicyFlags,
     agent_option,
     check_output_flags,
     check_queue,
     limit_texts,
     policy_options,
+    read_limits,
     read_options,
     run_options,
     task_limit_options,
 )
 from corral._cli.ui.terminal import echo
-from corral._core.spending import LIMITS, BudgetLimits
+from corral._core.spending import LIMITS, LimitKwargs
+from corral._option_definitions import EXECUTION
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
     from corral._cli.ui.pipeline_output import PipelinePrinter
     from corral._engine.continue_run import Continuation
+    from corral._engine.follow_run import FollowOptions
+    from corral._engine.run_options import PipelineKwargs
     from corral._engine.run_result import PipelineResult
-    from corral._engine.start_run import RunRequest
     from corral._pipelines.graph import Graph
 
 
 RunKind: TypeAlias = Literal["pipeline", "workflow"]
 ContinuationT = TypeVar("ContinuationT", bound="Continuation")
-RUN_DIR = option("Execution", "--run-dir DIR", "The run folder, new or empty.", is_rare=True)
+RUN_DIR = run_options(["run_dir"])
 
 
 class FollowFlags(TypedDict):
@@ -66,12 +67,8 @@ follow_options: Decorator = all_of(
 """The options of every command that follows a run."""
 
 
-class RaiseFlags(FollowFlags):
+class RaiseFlags(FollowFlags, LimitKwargs):
     """The values of ``raise_options``."""
-
-    max_cost: float | None
-    max_total_tokens: int | None
-    max_calls: int | None
 
 
 raise_options = run_options(
@@ -80,30 +77,14 @@ raise_options = run_options(
 """Options that raise the limits of a run that is continued."""
 
 
-def read_limits(flags: RaiseFlags) -> dict[str, float]:
-    """The limits that were given."""
-    return BudgetLimits(
-        max_cost=flags["max_cost"],
-        max_total_tokens=flags["max_total_tokens"],
-        max_calls=flags["max_calls"],
-    ).as_dict()
-
-
 class ExecutionFlags(FollowFlags, PolicyFlags, RunKwargs):
-    """The values of ``execution_options``."""
+    """The values of ``execution_options``. Those of one with a definition are read by its name."""
 
-    task_max_cost: float | None
-    task_max_total_tokens: int | None
-    task_max_calls: int | None
     agent: str | None
     repository: str | None
-    commit: str | None
-    artifacts: str | None
-    run_id: str | None
-    run_dir: str | None
-    simulate: str | None
     queue: str | None
-    no_durable: bool
+    durable: bool | None
+    simulate: Literal["agents", "all"] | None
 
 
 def execution_options(part: str) -> Decorator:
@@ -116,29 +97,7 @@ def execution_options(part: str) -> Decorator:
                 EVERYWHERE, texts=limit_texts("the complete run"), defaults={"timeout": "1h"}
             ),
             task_limit_options(f"each {part}"),
-            option(
-                "Execution",
-                "--repository REPO",
-                "Work in a separate git worktree: of the repository that contains this folder,"
-                " or, on each machine, of a clone of this URL or bare repository. The work"
-                " becomes a branch there.",
-            ),
-            option(
-                "Execution",
-                "--commit REV",
-                "The commit to start from.  [default: HEAD]",
-                is_rare=True,
-            ),
-            option(
-                "Execution",
-                "--artifacts URL",
-                "Where the run's artifacts/ are copied: any file system that fsspec supports.",
-                is_rare=True,
-            ),
-            option("Execution", "--run-id ID", "The id of the run, a new one.", is_rare=True),
-            RUN_DIR,
-            QUEUE,
-            option("Execution", "--no-durable", "Run in memory; cannot be resumed."),
+            run_options(each.name for each in EXECUTION),
             follow_options,
             option(
                 "Tests",
@@ -152,35 +111,18 @@ def execution_options(part: str) -> Decorator:
     )
 
 
-def read_request(flags: ExecutionFlags) -> RunRequest:
-    """The run that the options describe. Raises ``ConfigError`` if they contradict each other."""
-    if flags["no_durable"] and (flags["db"] or flags["queue"]):
+def read_execution(flags: ExecutionFlags) -> PipelineKwargs:
+    """The options of the run. Raises ``ConfigError`` if they contradict each other."""
+    if flags["durable"] is False and (flags["db"] or flags["queue"]):
         raise ConfigError("--no-durable and --db or --queue are both given")
     if flags["queue"] is not None and not flags["queue"].strip():
         raise ConfigError("a queue needs a name")
     check_queue(flags["queue"])
-    from corral._engine.start_run import RunRequest
-
-    options = read_options(flags)
-    return RunRequest(
-        agent=flags["agent"],
-        model=options.pop("model", None),
-        cwd=options.pop("cwd", None),
-        repository=flags["repository"],
-        commit=flags["commit"],
-        artifacts=flags["artifacts"] or "",
-        run_id=flags["run_id"],
-        run_dir=flags["run_dir"],
-        simulate="all" if flags["simulate"] == "all" else flags["simulate"] is not None,
-        durable=not flags["no_durable"],
-        queue=flags["queue"],
-        of_task=BudgetLimits(
-            max_cost=flags["task_max_cost"],
-            max_total_tokens=flags["task_max_total_tokens"],
-            max_calls=flags["task_max_calls"],
-        ),
-        options=options,
-    )
+    own = {name: flags.get(name) for name in ("agent", *(each.name for each in EXECUTION))}
+    simulate = "all" if flags["simulate"] == "all" else flags["simulate"] is not None
+    given = {**own, "task": read_limits(flags, "task_"), "simulate": simulate}
+    options = {name: value for name, value in given.items() if value is not None}
+    return cast("PipelineKwargs", {**read_options(flags), **options})
 
 
 def make_printer(
@@ -205,19 +147,19 @@ def execute(
     graph: Graph,
     flags: FollowFlags,
     kind: RunKind,
-    request: RunRequest,
-    start: Callable[[RunRequest], Awaitable[PipelineResult]],
+    options: PipelineKwargs,
+    start: Callable[[FollowOptions], Awaitable[PipelineResult]],
 ) -> int:
     """Execute a run to its end, and print it; returns the exit code."""
-    show = make_printer(graph, flags, kind, durable=request.durable)
-    if request.repository is not None:
+    show = make_printer(graph, flags, kind, durable=options.get("durable", True))
+    if (repository := options.get("repository")) is not None:
         from corral._engine.workspace import run_worktree
 
-        if run_worktree.uncommitted(request.repository):
+        if run_worktree.uncommitted(repository):
             show.progress.print_line(
                 "! uncommitted changes in the repository are not part of this run"
             )
-    return show.run_to_end(lambda follow: start(replace(request, follow=follow)))
+    return show.run_to_end(start)
 
 
 def find_pipeline_run(name: str, db: str | None) -> str:

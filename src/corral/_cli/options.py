@@ -442,6 +442,7 @@ _ARGUMENTS: Mapping[Kind, dict[str, Any]] = {
     "count": {"type": int},
     "amount": {"type": float},
     "on": {"is_flag": True},
+    "off": {"is_flag": True, "flag_value": False, "default": None},
     "switch": {"default": None},
 }
 _EMPTY = ("on", "texts", "paths")
@@ -501,6 +502,13 @@ def task_limit_options(whose: str) -> Decorator:
         )
         for name, text in limit_texts(whose).items()
     )
+
+
+def read_limits(flags: Mapping[str, object], prefix: str = "") -> dict[str, float]:
+    """The limits that were given; with a ``prefix``, those of ``task_limit_options``."""
+    given = cast("Mapping[str, float | None]", flags)
+    limits = {name: given[f"{prefix}{name}"] for name in LIMITS}
+    return {name: limit for name, limit in limits.items() if limit is not None}
 
 
 def read_options(flags: PolicyFlags) -> RunKwargs:

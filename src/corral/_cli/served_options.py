@@ -21,7 +21,7 @@ from corral._cli.options import (
     read_options,
     run_options,
 )
-from corral._core.spending import LIMITS
+from corral._core.spending import LIMITS, pop_limits
 from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 
@@ -167,23 +167,17 @@ def _read_common(
     flags: CallerFlags, options: RunKwargs, command: str, folders: tuple[str, ...]
 ) -> Allowance:
     """What the options that all these commands have permit. ``options`` are those of the runs."""
-    from corral._core.spending import BudgetLimits
     from corral._serving.allowance import DEFAULT_TIMEOUT, Allowance
     from corral.policy import Policy
 
     policy, timeout = options.pop("policy", None), options.pop("timeout", DEFAULT_TIMEOUT)
-    limits = BudgetLimits(
-        max_cost=options.pop("max_cost", None),
-        max_total_tokens=options.pop("max_total_tokens", None),
-        max_calls=options.pop("max_calls", None),
-    )
     return Allowance(
         set_by=f"the one who started {command}",
         sources=_sources(flags),
         policy=policy if isinstance(policy, Policy) else Policy.reads(),
         folders=folders,
         timeout=float(timeout),
-        limits=limits,
+        limits=pop_limits(options),
         depth=flags["depth"],
         label=options.pop("label", None) or command,
         options=options,

@@ -2,15 +2,16 @@
 
 ``LIMITS`` is the only list of the limits that exist. The name of a limit is an option of a run and
 an attribute of a graph. Its unit is a field of ``Spent`` and ``Raise``, and ``add_<unit>`` is the
-attribute of an edge that raises it. A new limit is a row of the list, and a field of each record
-here.
+attribute of an edge that raises it. A new limit is a row of the list, a field of each record here,
+and a record in ``_option_definitions``: the functions, commands, files, HTTP bodies and MCP schemas
+that have limits get it from there.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import msgspec
 from msgspec.structs import astuple, replace
@@ -36,6 +37,25 @@ LIMITS: Mapping[str, LimitKind] = {
     "max_total_tokens": LimitKind("tokens", int),
     "max_calls": LimitKind("calls", int),
 }
+
+
+class LimitKwargs(TypedDict, total=False):
+    """The limits as keywords, and as a dict: ``task={"max_cost": 0.5}``."""
+
+    max_cost: float | None
+    """The most that the model calls may cost."""
+    max_total_tokens: int | None
+    """The most tokens that the model calls may use."""
+    max_calls: int | None
+    """The most model calls."""
+
+
+class LimitFields(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The limits as fields of a record. None: no limit."""
+
+    max_cost: float | None = None
+    max_total_tokens: int | None = None
+    max_calls: int | None = None
 
 
 class Spent(msgspec.Struct, frozen=True):
@@ -81,12 +101,9 @@ class Raise(msgspec.Struct, frozen=True, omit_defaults=True):
         return Spent(*(amount or 0 for amount in astuple(self)))
 
 
-class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """None: no limit."""
+class BudgetLimits(LimitFields, frozen=True, kw_only=True, omit_defaults=True):
+    """The limits of a budget."""
 
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
     pauses: bool = False
     """Whether model calls wait at a limit, instead of being refused."""
 
@@ -106,14 +123,17 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return replace(self, **limits)
 
 
-class BudgetState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class BudgetState(LimitFields, frozen=True, kw_only=True, omit_defaults=True):
     """The limits of a budget, and what is spent: US dollars, tokens and model calls."""
 
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
     cost: float = 0.0
     tokens: int = 0
     calls: int = 0
     is_paused: bool = False
     """A call waits until a limit is raised."""
+
+
+def pop_limits(options: LimitKwargs) -> BudgetLimits:
+    """Remove the limits from options of a run; returns them."""
+    values = cast("dict[str, object]", options)
+    return convert_to({name: values.pop(name, None) for name in LIMITS}, BudgetLimits)

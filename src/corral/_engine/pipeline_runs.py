@@ -7,11 +7,10 @@ Runs are durable by default: what has finished is never run twice, whatever cras
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias, Unpack
 
-from corral._core.spending import BudgetLimits
 from corral._engine import query
 from corral._engine.continue_run import (
     Continuation,
@@ -23,8 +22,9 @@ from corral._engine.continue_run import (
     results_of,
 )
 from corral._engine.follow_run import FollowOptions, OnEvent, OnStart
+from corral._engine.run_options import PipelineKwargs, check_names
 from corral._engine.run_result import PipelineResult, raise_if_failed
-from corral._engine.start_run import RunRequest, execute
+from corral._engine.start_run import RunRequest, execute, follow_of
 from corral._pipelines import loader
 from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.graph import Graph
@@ -32,129 +32,45 @@ from corral._pipelines.linter.finding import Rule
 from corral._pipelines.run_limits import with_limits
 from corral._pipelines.scheduler.outcome import not_json
 from corral._pipelines.scheduler.state import without_internal_keys
-from corral._pipelines.simulation import Script, SimulateMode
 from corral._pipelines.transforms import Transform
 from corral._system import fs
 from corral._system.threads import short_traceback_async, sync_twin
 from corral.errors import ConfigError
-from corral.run_kwargs import RunKwargs
 from corral.values import Json
-
-if TYPE_CHECKING:
-    from corral._metering.budget import Budget
-    from corral._sessions.permissions import Asker
 
 Pipeline: TypeAlias = str | os.PathLike[str] | Graph
 """A file, its text, or a loaded graph."""
 
 
 @short_traceback_async
-async def run(  # noqa: PLR0913
-    pipeline: Pipeline,
-    *,
-    goal: str | None = None,
-    values: Mapping[str, Json] | None = None,
-    agent: str | None = None,
-    model: str | None = None,
-    cwd: str | os.PathLike[str] | None = None,
-    repository: str | os.PathLike[str] | None = None,
-    commit: str | None = None,
-    artifacts: str = "",
-    run_id: str | None = None,
-    run_dir: str | os.PathLike[str] | None = None,
-    simulate: SimulateMode = False,
-    script: Script | None = None,
-    interviewer: Interviewer | None = None,
-    ask: Asker | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-    durable: bool = True,
-    db: str | None = None,
-    queue: str | None = None,
-    imports: Sequence[str] = (),
-    source: str = "",
-    transforms: Iterable[Transform] = (),
-    rules: Iterable[Rule] = (),
-    check: bool = False,
-    task_max_cost: float | None = None,
-    task_max_total_tokens: int | None = None,
-    task_max_calls: int | None = None,
-    budget: Budget | None = None,
-    options: RunKwargs | None = None,
-) -> PipelineResult:
-    """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people.
+async def run(pipeline: Pipeline, **options: Unpack[PipelineKwargs]) -> PipelineResult:
+    """Run a pipeline (a file, its text, or a graph) to its end, or until it waits for people; see
+    ``PipelineKwargs`` and ``RunKwargs`` for the options. Those of agents are defaults of the nodes.
 
-    ``goal``, ``values``: the goal and the values of the pipeline. ``agent``, ``model``: defaults of
-    its nodes. ``cwd``: where agents and commands work. ``repository`` (a directory, a bare
-    repository or a URL): the run works in its own worktree, at ``commit``, and its changes
-    become a branch there (``result.branch``). ``artifacts``: a URL of any fsspec file system, to
-    which the run's ``artifacts/`` are uploaded. ``run_id``: the id of the run, a new one (letters,
-    digits, ``.``, ``_`` and ``-``). ``run_dir``: the run directory. ``simulate``: no
-    agent is started; ``"all"``: no command runs, no request is sent and no file is used either, and
-    gates take their default or first choice. ``script`` (an object or a JSON file, see
-    ``pipelines.simulation``) says what the visits of nodes give then. ``interviewer`` answers human
-    gates; without it a durable run that reaches one returns as ``waiting``. ``ask`` answers
-    permission requests of agents, only in memory.
-    ``on_event`` is called with each event, ``on_start`` with the run's id and directory.
-    ``durable``, ``db``: whether and in which database the run is stored. ``queue``: the workers of
-    this queue execute the run. ``imports``: modules that register node kinds. ``source``: the
-    pipeline's file, if a text or a graph is given. ``transforms``, ``rules``: additional transforms
-    and lint rules. ``options``: options of ``corral.run`` for every agent; their ``max_cost``,
-    ``max_total_tokens`` and ``max_calls`` limit all model calls of the run together, like the
-    attributes of the graph (the smaller one holds), ``task_max_cost``, ``task_max_total_tokens``
-    and ``task_max_calls`` those of each node. ``budget`` is a ``Budget`` that other runs share;
-    only in memory.
-
-    Errors in the call or the pipeline are raised before anything is spent. With ``check`` any
-    result but a success raises ``ProcessFailed``.
+    Errors in the call or the pipeline are raised before anything is spent.
 
     ::
 
         result = await pipelines.run("review.dot", goal="Review this project")
         print(result.status, result.text)
     """
-    given = dict(values or {})
+    check_names(options, PipelineKwargs)
 
     def make_graph(workspace: Path | None) -> Graph:
         return prepare(
             pipeline,
-            values=given,
-            goal=goal,
-            model=model,
+            values=options.get("values"),
+            goal=options.get("goal"),
+            model=options.get("model"),
             workspace=workspace,
-            transforms=transforms,
-            rules=rules,
+            transforms=options.get("transforms", ()),
+            rules=options.get("rules", ()),
         )
 
-    request = RunRequest(
-        values=given,
-        goal=goal,
-        agent=agent,
-        model=model,
-        cwd=cwd,
-        repository=repository,
-        commit=commit,
-        artifacts=artifacts,
-        run_id=run_id,
-        run_dir=run_dir,
-        simulate=simulate,
-        script=script,
-        ask=ask,
-        follow=FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start),
-        durable=durable,
-        queue=queue,
-        imports=imports,
-        source=source_path(pipeline, source),
-        of_task=BudgetLimits(
-            max_cost=task_max_cost,
-            max_total_tokens=task_max_total_tokens,
-            max_calls=task_max_calls,
-        ),
-        budget=budget,
-        options=options,
-    )
+    source = source_path(pipeline, options.get("source", ""))
+    request = RunRequest(options=options, follow=follow_of(options), source=source)
     result = await execute(request, make_graph)
-    if check:
+    if options.get("check"):
         raise_if_failed(result)
     return result
 

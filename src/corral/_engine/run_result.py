@@ -142,7 +142,7 @@ class WorkflowResult(RunResult, msgspec.Struct, Generic[R_co], frozen=True, kw_o
 
     ::
 
-        result = workflows.run_sync(fix, issue="The login fails")
+        result = workflows.run_sync(fix, {"issue": "The login fails"})
         if result.ok:
             print(result.output)
     """

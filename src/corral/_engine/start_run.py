@@ -8,21 +8,27 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from dataclasses import replace as dataclass_replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from corral._core.spending import BudgetLimits
 from corral._engine import process_engine, service
 from corral._engine.dbos import database
 from corral._engine.follow_run import FollowOptions, follow_to_end, send_notification
 from corral._engine.memory_runner import MemoryRun
 from corral._engine.payloads import RunConfig, RunInput
-from corral._engine.run_options import as_json, with_active_span, workspace_path
+from corral._engine.run_options import (
+    PipelineKwargs,
+    WorkflowKwargs,
+    as_json,
+    options_of_agents,
+    with_active_span,
+    workspace_path,
+)
 from corral._engine.run_result import PipelineResult, result_from_output
 from corral._engine.worker import executor
 from corral._engine.workspace import artifacts as workspace_artifacts
@@ -33,72 +39,56 @@ from corral._pipelines.execution.simulated_nodes import interviewer_of
 from corral._pipelines.graph import Graph
 from corral._pipelines.run_limits import take_limits, with_limits
 from corral._pipelines.scheduler.merge import needs_repository
-from corral._pipelines.simulation import Script, SimulateMode
 from corral._system import config, fs, paths
 from corral._workflows.program_turn import StoredProgram
 from corral.errors import ConfigError
-from corral.run_kwargs import RunKwargs
 from corral.values import Json, slug
 
 if TYPE_CHECKING:
-    from corral._metering.budget import Budget
-    from corral._sessions.permissions import Asker
     from corral._workflows.definition import Workflow
     from corral._workflows.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest:
-    """A run of a pipeline or a workflow that is to be executed: see the arguments of ``run``."""
+    """A run of a pipeline or a workflow that is to be executed."""
 
-    of_task: BudgetLimits = field(default_factory=BudgetLimits)
-    """What each node or step may use."""
-    values: dict[str, Json] = field(default_factory=dict[str, Json])
-    goal: str | None = None
-    agent: str | None = None
-    model: str | None = None
-    cwd: str | os.PathLike[str] | None = None
-    repository: str | os.PathLike[str] | None = None
-    commit: str | None = None
-    artifacts: str = ""
-    run_id: str | None = None
-    run_dir: str | os.PathLike[str] | None = None
-    simulate: SimulateMode = False
-    script: Script | None = None
-    ask: Asker | None = None
-    follow: FollowOptions = field(default_factory=FollowOptions)
-    durable: bool = True
-    queue: str | None = None
-    imports: Sequence[str] = ()
+    options: PipelineKwargs
+    follow: FollowOptions
     source: str = ""
-    budget: Budget | None = None
-    options: RunKwargs | None = None
+    """Its file."""
     program: StoredProgram | None = None
     """Of a workflow."""
     workflow: Workflow[..., object] | None = None
     """The workflow of the program, for a run in memory."""
 
+    @property
+    def durable(self) -> bool:
+        return self.options.get("durable", True)
+
     def check(self) -> None:
         """Raises ``ConfigError`` for arguments that contradict each other."""
-        if self.commit is not None and self.repository is None:
+        given = self.options
+        repository, artifacts = given.get("repository"), given.get("artifacts")
+        if given.get("commit") is not None and repository is None:
             raise ConfigError(
                 "commit needs a repository", hint="Use --repository (repository=) too."
             )
-        if self.repository is not None and self.cwd is not None:
+        if repository is not None and given.get("cwd") is not None:
             raise ConfigError(
                 "cwd and repository cannot be combined",
                 hint="A run works in the folder cwd itself, or in a worktree of the repository.",
             )
-        if self.durable and (self.ask is not None or self.budget is not None):
+        if self.durable and any(given.get(name) is not None for name in ("ask", "budget")):
             raise ConfigError("ask= and budget= work only for runs in memory: durable=False")
-        if not self.durable and (self.repository is not None or self.artifacts):
+        if not self.durable and (repository is not None or artifacts):
             raise ConfigError(
                 "repository and artifacts need a durable run",
                 hint="Remove --no-durable (durable=False).",
             )
-        if self.artifacts:
-            workspace_artifacts.check(self.artifacts)
-        run_id = self.run_id
+        if artifacts:
+            workspace_artifacts.check(artifacts)
+        run_id = given.get("run_id")
         is_name = run_id is None or slug(run_id, limit=100, allowed="._") == run_id
         if not is_name or run_id == "last":
             raise ConfigError(
@@ -108,34 +98,48 @@ class RunRequest:
             )
 
 
+def follow_of(options: WorkflowKwargs) -> FollowOptions:
+    """How a run with these options is followed."""
+    return FollowOptions(
+        db=options.get("db"),
+        interviewer=options.get("interviewer"),
+        on_event=options.get("on_event"),
+        on_start=options.get("on_start"),
+    )
+
+
 async def execute(
     request: RunRequest, make_graph: Callable[[Path | None], Graph]
 ) -> PipelineResult:
     """Execute the run to its end, or until it waits for people. ``make_graph`` gets the workspace,
     if it exists already. Errors are raised before anything is spent."""
     request.check()
-    place = workspace_path(request.cwd)
-    graph = make_graph(place if request.repository is None else None)
-    options = with_active_span({} if request.options is None else request.options.copy())
-    limits = take_limits(options, request.of_task)
+    given, goal = request.options, request.options.get("goal")
+    repository, queue = given.get("repository"), given.get("queue")
+    values = dict(given.get("values") or {})
+    place = workspace_path(given.get("cwd"))
+    graph = make_graph(place if repository is None else None)
+    options = with_active_span(options_of_agents(given))
+    model = options.pop("model", None)
+    options.pop("cwd", None)
+    limits = take_limits(options, given.get("task") or {})
     graph = with_limits(graph, limits)
-    agent = request.agent or config.default_agent()
-    simulated = simulation.build(request.simulate, request.script, graph)
-    follow = dataclass_replace(
-        request.follow, interviewer=interviewer_of(simulated, request.follow.interviewer)
-    )
+    agent = given.get("agent") or config.default_agent()
+    simulated = simulation.build(given.get("simulate", False), given.get("script"), graph)
+    follow = request.follow
+    follow = dataclass_replace(follow, interviewer=interviewer_of(simulated, follow.interviewer))
     resources = NodeResources(
-        simulate=simulated, agent=agent, model=request.model, options=options, ask=request.ask
+        simulate=simulated, agent=agent, model=model, options=options, ask=given.get("ask")
     )
-    if request.repository is None:
-        if request.queue is None:
-            _preflight(graph, resources, place, request.values)
+    if repository is None:
+        if queue is None:
+            _preflight(graph, resources, place, values)
         if needs_repository(graph):
             from corral._engine.workspace import branch_worktrees
 
             await asyncio.to_thread(branch_worktrees.check, graph, place, resources.simulate)
-    name = request.run_id or service.new_id(graph.name)
-    folder = run_folder(name, request.run_dir)
+    name = given.get("run_id") or service.new_id(graph.name)
+    folder = run_folder(name, given.get("run_dir"))
     if request.durable:
         database.require(or_in_memory=True)
         stored = RunConfig(
@@ -143,19 +147,19 @@ async def execute(
             workspace=str(place),
             simulate=simulated,
             agent=agent,
-            model=request.model or "",
+            model=model or "",
             options=as_json(options),
-            imports=tuple(request.imports),
+            imports=tuple(given.get("imports") or ()),
             source=request.source,
-            goal=request.goal or "",
+            goal=goal or "",
             limits=limits,
-            artifacts_url=request.artifacts,
+            artifacts_url=given.get("artifacts") or "",
         )
-        if request.repository is not None:
+        if repository is not None:
             from corral._engine.workspace import branch_worktrees, run_worktree
 
             tree = await asyncio.to_thread(
-                run_worktree.choose, name, request.repository, request.commit
+                run_worktree.choose, name, repository, given.get("commit")
             )
             if not resources.simulate:
                 merging = [*graph.of_kind(node_kinds.MERGE.name)]
@@ -165,11 +169,11 @@ async def execute(
             run_id=name,
             graph=graph,
             config=stored,
-            values=request.values,
+            values=values,
             program=request.program,
         )
         async with process_engine.used(follow.db):
-            await _start(run_input, resources, db=follow.db, queue=request.queue)
+            await _start(run_input, resources, db=follow.db, queue=queue)
             result = await follow_to_end(name, folder, follow)
     else:
         follow.started(name, folder)
@@ -180,9 +184,9 @@ async def execute(
             folder=folder,
             workspace=place,
             run_id=name,
-            values=request.values,
+            values=values,
             on_event=follow.on_event,
-            budget=request.budget,
+            budget=given.get("budget"),
             program=await _memory_program(request, name),
         )
         async with resources:

@@ -8,17 +8,15 @@ the same path and the same inputs; ``plan_resume`` says before which those are.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from dataclasses import replace as dataclass_replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, TypeVar, Unpack, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from corral._core.display import shorten
-from corral._core.spending import BudgetLimits
 from corral._engine import query, run_list, service
 from corral._engine.continue_run import (
     Continuation,
@@ -30,17 +28,17 @@ from corral._engine.continue_run import (
 from corral._engine.follow_run import FollowOptions, OnEvent, OnStart
 from corral._engine.query import Replay
 from corral._engine.run_loop import mismatch
+from corral._engine.run_options import PipelineKwargs, WorkflowKwargs, check_names
 from corral._engine.run_result import (
     PipelineResult,
     WorkflowResult,
     raise_if_failed,
     workflow_result,
 )
-from corral._engine.start_run import RunRequest, execute
+from corral._engine.start_run import RunRequest, execute, follow_of
 from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import Answered, Ended, Message
-from corral._pipelines.simulation import SimulateMode
 from corral._system import fs
 from corral._system.threads import in_own_thread, short_traceback_async, sync_twin
 from corral._workflows.definition import Workflow, check_not_importing, load_text, read_file
@@ -59,12 +57,6 @@ from corral.policy import PRESETS
 from corral.run_kwargs import RunKwargs
 from corral.values import Json, as_text
 
-if TYPE_CHECKING:
-    from corral._metering.budget import Budget
-    from corral._sessions.permissions import Asker
-
-P = ParamSpec("P")
-R_co = TypeVar("R_co", covariant=True)
 R = TypeVar("R")
 
 
@@ -96,90 +88,46 @@ class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @short_traceback_async
-async def run(  # noqa: PLR0913
+async def run(
     workflow: Workflow[..., R],
-    *,
     args: Mapping[str, object] | None = None,
-    agent: str | None = None,
-    model: str | None = None,
-    cwd: str | os.PathLike[str] | None = None,
-    repository: str | os.PathLike[str] | None = None,
-    commit: str | None = None,
-    artifacts: str = "",
-    run_id: str | None = None,
-    run_dir: str | os.PathLike[str] | None = None,
-    simulate: SimulateMode = False,
-    interviewer: Interviewer | None = None,
-    ask: Asker | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-    durable: bool = True,
-    db: str | None = None,
-    queue: str | None = None,
-    imports: Sequence[str] = (),
-    check: bool = False,
-    task_max_cost: float | None = None,
-    task_max_total_tokens: int | None = None,
-    task_max_calls: int | None = None,
-    budget: Budget | None = None,
-    options: RunKwargs | None = None,
-    **arguments: object,
+    **options: Unpack[WorkflowKwargs],
 ) -> WorkflowResult[R]:
-    """Run a workflow to its end, or until it waits for people. ``arguments`` are those of its
-    function; ``args`` has those whose names are taken here. The others are those of
-    ``corral.pipelines.run``.
+    """Run a workflow to its end, or until it waits for people. ``args`` are the arguments of its
+    function; see ``WorkflowKwargs`` and ``RunKwargs`` for the options. Those of agents are defaults
+    of the steps.
 
     A durable run stores the text of the file that the workflow is in, and its arguments and results
     as JSON: dataclasses, Structs, pydantic models and what JSON has.
 
     ::
 
-        result = await workflows.run(fix, issue="The login fails", options={"max_cost": 2.0})
+        result = await workflows.run(fix, {"issue": "The login fails"}, max_cost=2.0)
         print(result.status, result.output)
     """
-    own = {**(args or {}), **arguments}
-    request = RunRequest(
-        agent=agent,
-        model=model,
-        cwd=cwd,
-        repository=repository,
-        commit=commit,
-        artifacts=artifacts,
-        run_id=run_id,
-        run_dir=run_dir,
-        simulate=simulate,
-        ask=ask,
-        follow=FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start),
-        durable=durable,
-        queue=queue,
-        imports=imports,
-        of_task=BudgetLimits(
-            max_cost=task_max_cost,
-            max_total_tokens=task_max_total_tokens,
-            max_calls=task_max_calls,
-        ),
-        budget=budget,
-        options=options,
-    )
-    result = await start(workflow, workflow.stored_args(own), request)
-    if check:
+    check_names(options, WorkflowKwargs)
+    result = await start(workflow, workflow.stored_args(args or {}), options, follow_of(options))
+    if options.get("check"):
         raise_if_failed(result)
     return workflow_result(result, workflow)
 
 
 async def start(
-    workflow: Workflow[..., object], args: dict[str, Json], request: RunRequest
+    workflow: Workflow[..., object],
+    args: dict[str, Json],
+    options: WorkflowKwargs,
+    follow: FollowOptions,
 ) -> PipelineResult:
     """Execute a workflow with arguments that were checked."""
     check_not_importing()
     workflow.check_types()
     program = StoredProgram(
-        path=workflow.file, name=workflow.name, text="", args=args, writes=_writes(request.options)
+        path=workflow.file, name=workflow.name, text="", args=args, writes=_writes(options)
     )
     text = workflow.text
     if not text and fs.is_file(Path(workflow.file)):
         text = read_file(workflow.file)
-    if request.durable:
+    if options.get("durable", True):
         if not workflow.file:
             raise ConfigError(
                 f"the workflow {workflow.name!r} is in no file, so it cannot be resumed",
@@ -191,16 +139,20 @@ async def start(
     words = (f"{key}={as_text(value) or value}" for key, value in args.items())
     goal = shorten(" ".join(", ".join(words).split()) or workflow.goal, service.GOAL)
     graph = Graph(name=workflow.name, attrs={"goal": goal} if goal else {})
-    request = dataclass_replace(
-        request, program=program, workflow=workflow, source=workflow.file, goal=None
+    request = RunRequest(
+        options=cast("PipelineKwargs", options),
+        follow=follow,
+        source=workflow.file,
+        program=program,
+        workflow=workflow,
     )
     return await execute(request, lambda _: graph)
 
 
-def _writes(options: RunKwargs | None) -> bool:
+def _writes(options: RunKwargs) -> bool:
     """Whether the options of a run let its agents write."""
     names = ("policy", "approval_mode", "allowed_tools")
-    named = {key: value for key in names if (value := (options or {}).get(key)) is not None}
+    named = {key: value for key in names if (value := options.get(key)) is not None}
     return bool(named) and RunOptions.build("corral", named).policy != PRESETS["reads"]
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 import msgspec
 
-from corral._core import stored_formats
+from corral._core import spending, stored_formats
 from corral._sessions.api import run
 from corral._system import config, fs, paths
 from corral._system.git import repository
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from corral._metering.budget import Budget
 
 LIMITS = (
-    "model", "policy", "sandbox", "max_turns", "max_cost", "max_total_tokens", "max_calls",
-    "timeout", "reasoning_effort", "allowed_tools", "system_prompt", "on_limit", "max_wait",
+    "model", "policy", "sandbox", "max_turns", *spending.LIMITS, "timeout", "reasoning_effort",
+    "allowed_tools", "system_prompt", "on_limit", "max_wait",
 )  # fmt: skip
 """The options of a run that its session keeps when it is asked again."""
 

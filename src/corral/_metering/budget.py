@@ -34,7 +34,16 @@ from typing import Unpack
 
 import msgspec
 
-from corral._core.spending import LIMITS, Amounts, BudgetLimits, BudgetState, Raise, Spent, dollars
+from corral._core.spending import (
+    LIMITS,
+    Amounts,
+    BudgetLimits,
+    BudgetState,
+    LimitKwargs,
+    Raise,
+    Spent,
+    dollars,
+)
 from corral._metering.budget_stores import (
     NOTHING,
     BudgetStore,
@@ -84,20 +93,13 @@ class Budget:
     def __init__(
         self,
         *,
-        max_cost: float | None = None,
-        max_total_tokens: int | None = None,
-        max_calls: int | None = None,
         on_budget: OnBudget = "stop",
         parent: Budget | None = None,
+        **given: Unpack[LimitKwargs],
     ) -> None:
         """With ``on_budget="pause"``, a call that does not fit waits until ``add`` raises the
         limit. ``parent`` is a budget that this one is a part of. Raises ``ConfigError``."""
-        limits = BudgetLimits(
-            max_cost=max_cost,
-            max_total_tokens=max_total_tokens,
-            max_calls=max_calls,
-            pauses=on_budget == "pause",
-        )
+        limits = BudgetLimits(**given, pauses=on_budget == "pause")
         for name, limit in limits.as_dict().items():
             if not limit > 0:
                 raise ConfigError(f"{name} must be greater than 0, got: {limit:g}")

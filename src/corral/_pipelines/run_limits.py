@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from corral._core.spending import LIMITS, BudgetLimits
+from corral._core.spending import LIMITS, BudgetLimits, LimitKwargs
 from corral._pipelines import node_kinds
 from corral._pipelines.graph import Edge, Graph, Value
 from corral.errors import ConfigError, PipelineInvalid
@@ -35,14 +35,16 @@ def run_limits(graph: Graph) -> BudgetLimits:
 
 
 def take_limits(
-    options: RunKwargs, of_task: BudgetLimits, names: Container[str] = LIMITS
+    options: RunKwargs, of_task: LimitKwargs, names: Container[str] = LIMITS
 ) -> dict[str, Value]:
     """Remove from the options of a run what limits all its model calls together. Returns it as
     attributes of a graph. What is left in ``options`` are the limits of each task or node. Raises
     ``ConfigError``."""
     limits: dict[str, Value] = {}
+    if unknown := sorted(of_task.keys() - LIMITS.keys()):
+        raise ConfigError(f"task has no limit {unknown[0]!r}", hint=f"It has {', '.join(LIMITS)}.")
     for name in LIMITS:
-        for limit in (options.get(name), getattr(of_task, name)):
+        for limit in (options.get(name), of_task.get(name)):
             if isinstance(limit, int | float) and not limit > 0:
                 raise ConfigError(f"{name} must be greater than 0, got: {limit}")
         if name in names and (limit := options.get(name)) is not None:
@@ -50,7 +52,7 @@ def take_limits(
             limits[name] = limit  # type: ignore[assignment]
     if limits and (at_limit := options.get("on_budget")) is not None:
         limits["on_budget"] = at_limit
-    options.update(cast("RunKwargs", of_task.as_dict()))
+    options.update(cast("RunKwargs", {**of_task}))
     return limits
 
 

@@ -26,6 +26,7 @@ from typing import Final, Unpack
 import msgspec
 
 from corral._comparison.plan import choose_agents
+from corral._core.spending import pop_limits
 from corral._core.terminal_text import counted, one_line, visible
 from corral._engine.batch.spec import AgentChoice
 from corral._metering.budget import Budget
@@ -259,12 +260,8 @@ class _Options:
     def __init__(self, given: RunKwargs) -> None:
         self.given = given.copy()
         self.given.pop("cwd", None)
-        shared = Budget(
-            max_cost=self.given.pop("max_cost", None),
-            max_total_tokens=self.given.pop("max_total_tokens", None),
-            max_calls=self.given.pop("max_calls", None),
-            on_budget=self.given.pop("on_budget", "stop"),
-        )
+        limits = pop_limits(self.given).as_dict()
+        shared = Budget(**limits, on_budget=self.given.pop("on_budget", "stop"))
         self.budget = shared if shared.has_limits else None
 
     def of(self, choice: AgentChoice, folder: Path) -> RunKwargs:

@@ -39,7 +39,7 @@ from corral._core.durations import text as duration_text
 from corral._core.lookup import nearest
 from corral._core.nesting import TOO_DEEP, is_too_deep
 from corral._core.protected_paths import protection_of
-from corral._core.spending import LIMITS, BudgetLimits
+from corral._core.spending import LIMITS, BudgetLimits, LimitFields
 from corral._core.terminal_text import any_of
 from corral._sessions.session_link import PERSON
 from corral._system import config, fs
@@ -74,16 +74,13 @@ T = TypeVar("T")
 R = TypeVar("R", bound=msgspec.Struct)
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Limits(LimitFields, msgspec.Struct, frozen=True, kw_only=True):
     """What a caller may set for one run, within its allowance."""
 
     policy: str | JsonObject | None = None
     """``reads``, ``edits``, ``all``, ``plan``, or a table with ``preset`` and fields of ``Policy``:
     without a preset, the others stay as the allowance has them."""
     timeout: float | str | None = None
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
 
 
 class RunRequest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,12 +98,14 @@ class RunRequest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The answer is a value of this JSON Schema."""
 
 
-class PipelineRequest(Limits, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PipelineRequest(
+    Limits, msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
+):
     """A caller wants a pipeline to run."""
 
     pipeline: str
     goal: str | None = None
-    values: JsonObject = {}
+    values: JsonObject = msgspec.field(default_factory=dict)
     cwd: str | None = None
 
 

@@ -605,7 +605,6 @@ class CallerRuns:
         from corral._pipelines import loader
 
         options: RunKwargs = {**checked.options}
-        cwd, model = options.pop("cwd", None), options.pop("model", None)
         timeout = float(options.get("timeout", self.allowance.timeout))
         secrets = {**own_secrets(), **named_secrets(options.get("env", {}))}
         part = None if self._budget is None else self._budget.part(f"caller-{id(run)}")
@@ -619,15 +618,13 @@ class CallerRuns:
                         goal=request.goal,
                         values=request.values,
                         agent=checked.agent,
-                        model=model,
-                        cwd=cwd,
                         interviewer=_Gates(run),
                         ask=run.ask if self.allowance.answers == "all" else None,
                         on_event=run.on_pipeline_event,
                         on_start=lambda id, _: self._open(run, id, SecretRedactor(secrets)),
                         durable=False,
                         budget=part,
-                        options=options,
+                        **options,
                     )
         except TimeoutError:
             if not limit.expired():

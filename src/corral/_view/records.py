@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from corral._core.spending import BudgetState, Raise
+from corral._core.spending import BudgetState, LimitFields, Raise
 from corral.errors import ConfigError
 from corral.events import PlanEntry
 from corral.values import Cost, FileChanged, Json, Usage
@@ -493,7 +493,7 @@ class PipelineContext(msgspec.Struct, kw_only=True):
     context: dict[str, Json]
 
 
-class StartBody(msgspec.Struct, kw_only=True):
+class StartBody(LimitFields, msgspec.Struct, frozen=True, kw_only=True):
     """A pipeline to run: the options of `corral pipeline run`."""
 
     file: str
@@ -506,9 +506,6 @@ class StartBody(msgspec.Struct, kw_only=True):
     agent: str | None = None
     model: str | None = None
     approve: Literal["reads", "edits", "all"] | None = None
-    max_cost: float | None = None
-    max_total_tokens: int | None = None
-    max_calls: int | None = None
     on_budget: Literal["stop", "pause"] | None = None
     simulate: bool = False
 

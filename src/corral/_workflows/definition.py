@@ -49,7 +49,7 @@ class Workflow(Generic[P, R_co]):
         async def greet(flow: corral.workflows.Flow, name: str) -> str:
             return await flow.generate("gemini:gemini-2.5-flash", f"Greet {name}")
 
-        result = corral.workflows.run_sync(greet, name="Ada")
+        result = corral.workflows.run_sync(greet, {"name": "Ada"})
 
     Another workflow calls it with its own ``flow``: ``await greet(flow, "Ada")``.
     """

@@ -65,7 +65,7 @@ async def test_a_task_has_its_own_limit_within_the_budget(
     forever = Turn(calls=[Call("read_file", {"path": "x"})])
     model.special = lambda task, _request: forever if task == "t1" else None
     report = await begin(
-        workspace, durable=durable, task_max_calls=2, max_calls=30, policy="reads", attempts=1
+        workspace, durable=durable, task={"max_calls": 2}, max_calls=30, policy="reads", attempts=1
     )
     assert model.counts == {each["id"]: 2 if each["id"] == "t1" else 1 for each in TASKS}
     assert report.stopped == ""
@@ -74,7 +74,7 @@ async def test_a_task_has_its_own_limit_within_the_budget(
 
 
 @pytest.mark.parametrize(
-    "given", [{"max_calls": 0}, {"max_total_tokens": -5}, {"task_max_cost": 0.0}]
+    "given", [{"max_calls": 0}, {"max_total_tokens": -5}, {"task": {"max_cost": 0.0}}]
 )
 async def test_a_limit_must_be_positive(
     model: CountingModel, workspace: Path, given: dict[str, Any]

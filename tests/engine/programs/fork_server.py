@@ -17,7 +17,6 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from corral._engine.dbos import adapter
 from corral._engine.dbos.client import QueueLimit
 from corral._engine.follow_run import FollowOptions
 from corral._engine.payloads import RunConfig, RunInput
-from corral._engine.start_run import RunRequest
+from corral._engine.run_options import WorkflowKwargs
 from corral._engine.worker import executor, node_workflow, run_workflow, worker
 from corral._pipelines import loader
 from corral._pipelines.execution import handlers
@@ -218,16 +217,15 @@ def workflow(request: dict[str, Any]) -> None:
         path, db = request["file"], request["db"]
         follow = FollowOptions(db=db, interviewer=AutoApprove())
         found = definition.load_text(path, definition.read_file(path))
-        asked = RunRequest(
-            run_id=request["run"],
-            run_dir=request["folder"],
-            cwd=request["workspace"],
-            follow=follow,
-            queue=request.get("queue"),
-            simulate=request.get("simulate", False),
-        )
+        asked: WorkflowKwargs = {
+            "run_id": request["run"],
+            "run_dir": request["folder"],
+            "cwd": request["workspace"],
+            "queue": request.get("queue"),
+            "simulate": request.get("simulate", False),
+        }
         try:
-            await workflow_runs.start(found, request["args"], asked)
+            await workflow_runs.start(found, request["args"], asked, follow)
         except ConfigError as error:
             if "not empty" not in str(error):
                 raise
@@ -237,7 +235,8 @@ def workflow(request: dict[str, Any]) -> None:
                 if "there is no run" not in str(missing):
                     raise
                 # It was killed before the run was stored.
-                await workflow_runs.start(found, request["args"], replace(asked, run_dir=None))
+                asked["run_dir"] = None
+                await workflow_runs.start(found, request["args"], asked, follow)
                 return
             await continue_run(plan, follow)
 

@@ -316,7 +316,7 @@ def test_with_resume_the_session_of_the_later_branch_resolves_the_conflict(
     if kind == "for_each":
         graph = f"""e [type=for_each, items="one,two", worktree=branch, on_conflict=resume,
             agent="{agent}", prompt="write list {{{{item}}}}"] start -> e -> exit"""
-    result = run(graph, repository, tmp_path, mode, options={"policy": "all"})
+    result = run(graph, repository, tmp_path, mode, policy="all")
     assert result.status == "success", result.reason
     assert sorted(file_of(result, repository, "list").split()) == ["one", "two"]
     assert result.branches == []

@@ -34,7 +34,7 @@ def run(workspace: Path, attrs: str, interviewer: pipelines.Interviewer | None) 
             cwd=workspace,
             interviewer=interviewer,
             durable=False,
-            options={"env": server.env},
+            env=server.env,
         )
         assert result.ok, result.reason
     return server

@@ -89,7 +89,7 @@ def test_the_session_of_a_branch_resolves_a_conflict(repo: Path, tmp_path: Path)
         p [shape=component, worktree=branch, merge=false]; f [shape=tripleoctagon]
         a [prompt="write list one"]; b [prompt="write list two"]; {merge_node()}
         start -> p; p -> a -> f; p -> b -> f; f -> m -> exit"""
-    result = run(repo, tmp_path, graph, options={"policy": "all"})
+    result = run(repo, tmp_path, graph, policy="all")
     assert result.status == "success", result.context["merge.summary"]
     assert sorted(git(repo, "show", "target:list").split()) == ["one", "two"]
     lines = [line.split(" ", 2) for line in log.read_text().splitlines()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -22,16 +21,19 @@ from corral._cli.execution import (
     follow_continuation,
     follow_options,
     raise_options,
-    read_limits,
-    read_request,
+    read_execution,
 )
-from corral._cli.options import IMPORT, RUN, import_modules
+from corral._cli.options import IMPORT, RUN, import_modules, read_limits
 from corral._cli.ui.terminal import echo
 from corral._core.nesting import decode_json
 from corral.errors import ConfigError
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from corral._engine.follow_run import FollowOptions
+    from corral._engine.run_result import PipelineResult
     from corral._pipelines.graph import Graph
 
 
@@ -94,31 +96,30 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
     from corral._pipelines.linter import engine
 
     values = _values(flags["given"])
-    request = replace(
-        read_request(flags),
-        values=values,
-        goal=flags["goal"],
-        script=flags["script"],
-        imports=flags["modules"],
-        source=str(Path(file).absolute()),
-    )
+    options = read_execution(flags)
+    options |= {"values": values, "goal": flags["goal"], "imports": flags["modules"]}
+    options["script"] = flags["script"]
     graph = pipeline_runs.prepare(
         Path(file),
         values=values,
-        goal=request.goal,
-        model=request.model,
-        workspace=Path(request.cwd or ".") if request.repository is None else None,
+        goal=flags["goal"],
+        model=options.get("model"),
+        workspace=Path(options.get("cwd") or ".") if flags["repository"] is None else None,
     )
     if not flags["quiet"]:
         for finding in engine.lint(graph, values=values):
             echo(format_finding(file, finding), err=True)
-    if request.durable:
+    if options.get("durable", True):
         database.load(or_in_memory=True)
-    elif not (flags["auto_approve"] or request.simulate == "all" or request.script):
+    elif not (flags["auto_approve"] or flags["simulate"] == "all" or flags["script"]):
         _require_no_questions(graph)
-    return execute(
-        graph, flags, "pipeline", request, lambda ready: start_run.execute(ready, lambda _: graph)
-    )
+
+    def start(follow: FollowOptions) -> Awaitable[PipelineResult]:
+        source = str(Path(file).absolute())
+        request = start_run.RunRequest(options=options, follow=follow, source=source)
+        return start_run.execute(request, lambda _: graph)
+
+    return execute(graph, flags, "pipeline", options, start)
 
 
 @click.command(

@@ -21,10 +21,9 @@ from corral._cli.execution import (
     follow_continuation,
     follow_options,
     raise_options,
-    read_limits,
-    read_request,
+    read_execution,
 )
-from corral._cli.options import RUN
+from corral._cli.options import RUN, read_limits
 from corral._cli.ui.terminal import echo, echo_json, json_only
 from corral.errors import ConfigError
 
@@ -81,12 +80,16 @@ def run(file: str, **flags: Unpack[WorkflowRunFlags]) -> int:
     from corral._engine.dbos import database
     from corral._pipelines.graph import Graph
 
-    request = read_request(flags)
-    if request.durable:
+    options = read_execution(flags)
+    if options.get("durable", True):
         database.load(or_in_memory=True)
     graph = Graph(name=workflow.name)
     return execute(
-        graph, flags, "workflow", request, lambda ready: workflow_runs.start(workflow, args, ready)
+        graph,
+        flags,
+        "workflow",
+        options,
+        lambda follow: workflow_runs.start(workflow, args, options, follow),
     )
 
 

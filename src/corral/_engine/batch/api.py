@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Unpack
 
 import msgspec
 
-from corral._core.spending import BudgetLimits
+from corral._core.spending import LimitKwargs
 from corral._engine import process_engine
 from corral._engine.batch.batch_spans import BatchSpans, batch_spans
 from corral._engine.batch.batch_store import BatchCommand
@@ -78,9 +78,7 @@ def batch(  # noqa: PLR0913
     durable: bool = True,
     db: str | None = None,
     queue: str | None = None,
-    task_max_cost: float | None = None,
-    task_max_total_tokens: int | None = None,
-    task_max_calls: int | None = None,
+    task: LimitKwargs | None = None,
     on_tool_call: Before | None = None,
     on_result: Callable[[BatchResult[OutputT], BatchReport[OutputT]], None] | None = None,
     **options: Unpack[RunKwargs],
@@ -98,10 +96,8 @@ def batch(  # noqa: PLR0913
     its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
     the tasks. ``on_result`` is called with each result and the report so far. ``on_tool_call``
     as in ``corral.run``; it needs ``durable=False``, because the tasks of a durable batch run in
-    other processes. ``max_cost``, ``max_total_tokens`` and ``max_calls`` limit the model calls of
-    the complete batch, ``task_max_cost``, ``task_max_total_tokens`` and ``task_max_calls`` those of
-    each task within it.
-    Other ``options`` are those of ``corral.run``.
+    other processes. The limits among the ``options`` are for all model calls of the batch, those of
+    ``task`` for each task within it. Other ``options`` are those of ``corral.run``.
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
     error.
@@ -127,11 +123,7 @@ def batch(  # noqa: PLR0913
         durable=durable,
         db=db,
         queue=queue,
-        task_limits=BudgetLimits(
-            max_cost=task_max_cost,
-            max_total_tokens=task_max_total_tokens,
-            max_calls=task_max_calls,
-        ),
+        task_limits=task or {},
         on_tool_call=on_tool_call,
         on_result=on_result,
         run=options,
@@ -327,7 +319,7 @@ class Batch(Generic[T_co]):
         await asyncio.to_thread(ordered.begin)
         todo = deque(state.todo)
         in_flight = set(state.in_flight)
-        has_own_limits = self._options.task_limits.exist or bool(self._options.agents)
+        has_own_limits = any(self._options.task_limits.values()) or bool(self._options.agents)
         while True:
             # A budget that pauses holds the calls instead.
             budget = state.runner.budget

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from corral._core.spending import LIMITS, BudgetLimits
+from corral._core.spending import LIMITS, BudgetLimits, LimitKwargs
 from corral._engine.batch import tasks as batch_tasks
 from corral._engine.batch.results import BatchReport, BatchResult
 from corral._engine.batch.tasks import NODE, BatchTask, TaskInput
@@ -61,7 +61,7 @@ class BatchOptions:
     durable: bool = True
     db: str | None = None
     queue: str | None = None
-    task_limits: BudgetLimits = field(default_factory=BudgetLimits)
+    task_limits: LimitKwargs = field(default_factory=LimitKwargs)
     on_tool_call: Before | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
     agents: tuple[AgentChoice, ...] = ()
@@ -125,7 +125,11 @@ def build_spec(
     _check_options(options)
     run = with_active_span(options.run.copy())
     # The attempts of a comparison have their own limits but for the cost.
-    limits = take_limits(run, options.task_limits, ("max_cost",) if options.agents else LIMITS)
+    limits = take_limits(
+        run,
+        options.task_limits,
+        ("max_cost",) if options.agents else LIMITS,
+    )
     model = run.pop("model", None) or ""
     workspace = workspace_path(run.pop("cwd", None))
     schema = None if options.output is None else answer_schema(options.output)
