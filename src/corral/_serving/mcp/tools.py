@@ -21,7 +21,8 @@ from msgspec.structs import replace
 from corral._core.display import shorten
 from corral._core.durations import text as duration_text
 from corral._core.lookup import nearest
-from corral._core.spending import dollars
+from corral._core.spending import LIMITS, dollars
+from corral._option_definitions import BY_NAME
 from corral._publishing.records import Pending
 from corral._serving.allowance import (
     Allowance,
@@ -201,13 +202,15 @@ class CallerTools:
 
     def _described(self, name: str) -> JsonObject:
         allowance = self.runs.allowance
-        text, properties, required = _TOOLS[name]
+        text, arguments = _TOOLS[name]
+        # What the tool is about is its first field: a model reads them in this order.
+        fields = sorted(msgspec.structs.fields(arguments), key=lambda field: not field.required)
         chosen: dict[str, Json] = {}
-        for field in properties:
-            schema = dict(_FIELDS[field])
-            if values := _choices(field, allowance):
+        for field in fields:
+            schema = dict(_FIELDS[field.name])
+            if values := _choices(field.name, allowance):
                 schema["enum"] = [*values]
-            chosen[field] = schema
+            chosen[field.name] = schema
         if name in ("run", "start"):
             text += (
                 f" It may do at most: {policy_text(allowance.policy)}. It takes at most"
@@ -219,62 +222,51 @@ class CallerTools:
             "inputSchema": {
                 "type": "object",
                 "properties": chosen,
-                "required": [*required],
+                "required": [field.name for field in fields if field.required],
                 "additionalProperties": False,
             },
             "annotations": {"readOnlyHint": name in ("list_agents", "wait", "result")},
         }
 
 
-_RUN = ("prompt", "agent", "model", "policy", "cwd", "timeout", "max_cost", "max_total_tokens",
-        "max_calls", "reasoning_effort", "session", "output_schema")  # fmt: skip
-_PIPELINE = ("pipeline", "goal", "values", "cwd", "policy", "timeout", "max_cost",
-             "max_total_tokens", "max_calls")  # fmt: skip
-_TOOLS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+_TOOLS: Mapping[str, tuple[str, type[msgspec.Struct]]] = {
     "list_agents": (
         "The agents, models and pipelines that can be run here, what they may do at most, and the"
         " runs so far.",
-        (),
-        (),
+        NoArguments,
     ),
     "run": (
         "Give a coding agent a task, and get its answer. The agent works in the folder cwd and sees"
         f" nothing of this conversation. If it takes longer than {FIRST_WAIT:g} s, the result has"
         " the id of the run: call `wait` with it.",
-        _RUN,
-        ("prompt",),
+        RunRequest,
     ),
     "start": (
         "As `run`, but returns at once with the id of the run: several agents can work at once.",
-        _RUN,
-        ("prompt",),
+        RunRequest,
     ),
     "wait": (
         f"Wait until a run has ended or asks something, at most {MAX_WAIT:g} s. Returns its answer,"
         " or that it goes on.",
-        ("run", "seconds"),
-        ("run",),
+        WaitRequest,
     ),
     "result": (
         "The state and the answer of a run, without waiting. With offset, the part of a long answer"
         " from that byte on.",
-        ("run", "offset"),
-        ("run",),
+        ResultRequest,
     ),
-    "cancel": ("End a run. Its result has what it did so far.", ("run",), ("run",)),
+    "cancel": ("End a run. Its result has what it did so far.", CancelRequest),
     "answer": (
         "Answer what a run asks: a question with text (or answers, by the keys of its fields), a"
         " permission request with a decision. Then waits as `run` does.",
-        ("run", "request_id", "text", "answers", "decision"),
-        ("run",),
+        AnswerRequest,
     ),
     "run_pipeline": (
         "Run a pipeline: several agents and commands in a fixed order. Waits as `run` does.",
-        _PIPELINE,
-        ("pipeline",),
+        PipelineRequest,
     ),
 }
-"""Name → description, fields, required fields."""
+"""Name → description, arguments."""
 _FIELDS: Mapping[str, JsonObject] = {
     "prompt": {"type": "string", "description": "The task, with all that the agent must know."},
     "agent": {"type": "string", "description": "Its name; see list_agents."},
@@ -285,9 +277,13 @@ _FIELDS: Mapping[str, JsonObject] = {
     },
     "cwd": {"type": "string", "description": "The folder in which it works."},
     "timeout": {"type": "number", "description": "The most seconds that it may take."},
-    "max_cost": {"type": "number", "description": "The most US dollars that it may cost."},
-    "max_total_tokens": {"type": "integer", "description": "The most tokens that it may use."},
-    "max_calls": {"type": "integer", "description": "The most model calls that it may make."},
+    **{
+        name: {
+            "type": "integer" if limit.number is int else "number",
+            "description": BY_NAME[name].text,
+        }
+        for name, limit in LIMITS.items()
+    },
     "reasoning_effort": {"type": "string", "description": "How much the model should reason."},
     "session": {
         "type": "string",
