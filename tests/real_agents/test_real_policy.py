@@ -456,3 +456,20 @@ async def test_under_all_every_command_runs_unless_the_report_says_that_it_is_re
         if any(text in note for text in words)
     }
     assert {*REFUSED_COMMANDS} - {*file_names(workspace)} == reported
+
+
+@pytest.mark.deep
+@for_agents("gemini-acp", "gemini-cli", "claude-cli", "opencode-acp")
+async def test_a_refused_call_stands_between_the_messages(
+    agent: RealAgent, workspace: Path
+) -> None:
+    def speak(request: Request) -> Turn:
+        if not request.tools or request.tool_results:
+            return Turn(text="I could not.")
+        return Turn(text="Writing.", calls=[agent.write("new.txt")], delay=0.2)
+
+    async with agent.session(speak, policy="reads") as session:
+        events = [event async for event in session.prompt("do it")]
+    order = [event.type for event in events if event.type in ("text", "tool_use")]
+    assert order == ["text", "tool_use", "text"]
+    assert result_from_events(events).final_text == "I could not."

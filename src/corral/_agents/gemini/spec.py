@@ -162,8 +162,8 @@ _ACP = msgspec.structs.replace(
     notes=(
         "Every shell command is a permission request, even one that the CLI considers "
         "harmless. Sub-agents and skills need `--approve all`. It refuses by itself "
-        "command substitution (`$(…)`). A call of a tool that was not offered is reported at "
-        "the end of the turn, without its arguments. `reasoning_effort` sets how much its "
+        "command substitution (`$(…)`). A call of a tool that was not offered is reported "
+        "without its arguments. `reasoning_effort` sets how much its "
         "models think, also with `gemini-cli`."
     ),
     transport=AcpTransport(

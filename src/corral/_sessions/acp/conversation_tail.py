@@ -24,10 +24,15 @@ class ConversationTail:
                 self._sizes[file.name] = fs.status(file).st_size
 
     def read(self) -> bytes:
-        """What cannot be read is left out."""
-        return b"".join(
-            fs.read_from(file, self._sizes.get(file.name, 0), MOST_BYTES) for file in self._files()
-        )
+        """The complete lines since the last call. What cannot be read is left out."""
+        lines = b""
+        for file in self._files():
+            start = self._sizes.get(file.name, 0)
+            data = fs.read_from(file, start, MOST_BYTES)
+            complete = data[: data.rfind(b"\n") + 1]
+            self._sizes[file.name] = start + len(complete)
+            lines += complete
+        return lines
 
     def _files(self) -> list[Path]:
         return conversation_files(self._transport, self._home, self._session)

@@ -65,6 +65,8 @@ _STOP_ERRORS: dict[str, type[CorralError]] = {
 
 LATE_UPDATES_TIMEOUT = 5.0
 """Seconds to wait for updates that come after a turn's end, however many come."""
+PAUSE = 0.05
+"""Seconds without text after which it may be the answer of another model call."""
 
 
 class AcpBackend(Backend):
@@ -95,6 +97,8 @@ class AcpBackend(Backend):
         self._drain_until: float | None = None
         self._is_drained = False
         self._tail: ConversationTail | None = None
+        self._last_text: float | None = None
+        """When the last text of this prompt came."""
 
     @property
     def session_id(self) -> str | None:
@@ -229,6 +233,7 @@ class AcpBackend(Backend):
         if connection is None or session is None:
             raise RuntimeError("prepare first")
         session.is_abandoned = False
+        self._last_text = None
         if self._prepared.acp.read_refused_calls is not None:
             self._tail = await in_thread(
                 ConversationTail, self._prepared.acp, connection.program.home, session.session_id
@@ -264,9 +269,19 @@ class AcpBackend(Backend):
                 items = await self._connection.items(self._session, self._call)
         if items is None and not self._is_drained:
             items = await self._late_items(self._connection, self._session)
+        if items and self._tail is not None and any(type(item) is str for item in items):
+            items = await self._refused_before(items)
         if items is None or self._prepared.run.thinking:
             return items
         return [item for item in items if not isinstance(item, Thinking)]
+
+    async def _refused_before(self, items: list[RawEvent]) -> list[RawEvent]:
+        """The items of an answer, after the calls that the agent refused before it began: else its
+        text would continue the message before them."""
+        now = asyncio.get_running_loop().time()
+        last, self._last_text = self._last_text, now
+        is_new = last is not None and now - last > PAUSE
+        return [*await self._refused_calls(), *items] if is_new else items
 
     async def _late_items(
         self, connection: AcpConnection, session: AcpSession
