@@ -21,7 +21,7 @@ from corral._agents.report import compile_for
 from corral.events import Decision, PermissionRequest
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
-from corral.testing import Call, Turn, say
+from corral.testing import Call, Request, Turn, say
 
 pytestmark = [pytest.mark.timeout(400), pytest.mark.usefixtures("seed")]
 
