@@ -20,7 +20,7 @@ help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
 	@echo "make test       run the tests, with the real agents: about 14 minutes on 2 cores"
 	@echo "make test-all   run all tests, also the deep ones and those of less common agents"
-	@echo "make test-fast  run the tests that take less than a second: about 2 minutes on 2 cores"
+	@echo "make test-fast  run the tests that start no programs: about 2 minutes on 2 cores"
 	@echo "make test-lowest  test the lowest versions of the dependencies"
 	@echo "make check      run formatter, linter, both type checkers, and build the site"
 	@echo "make bench      measure speed against other programs, as ratios"
@@ -54,8 +54,8 @@ test-deep-part: .venv/ready agents
 # Selected by marks that tests/support/fast_selection.py sets. Needs only .venv.
 test-fast: .venv/ready
 	$(BIN)/python tools/run_suite.py \
-		-m "not deep and not real_agent and not postgres and not worker_process \
-			and not whole_program and not seconds" --loop $(LOOP) $(ARGS)
+		-m "not deep and not real_agent and not postgres and not worker_process and not whole_program" \
+		--loop $(LOOP) $(ARGS)
 
 # The lowest versions that pyproject.toml permits. The tests are those of the code that uses each.
 LOWEST := .cache/lowest/bin/python

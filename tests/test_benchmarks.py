@@ -293,7 +293,6 @@ def test_the_page_says_where_and_under_what_load_a_table_was_measured() -> None:
     assert page.footer(["a"], 0.0) == f"{quiet} Failed, and not in the table: a."
 
 
-@pytest.mark.seconds
 def test_a_benchmark_that_fails_costs_no_figures_of_others(
     bench: BenchEnvironment, copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -62,7 +62,6 @@ that it has made of a file (the recipe of ``importlib``)."""
 
 
 @pytest.mark.spine
-@pytest.mark.seconds
 def test_corral_changes_no_library() -> None:
     found = {
         str(path.relative_to(SOURCE)): [

@@ -252,7 +252,6 @@ def slow_shape(pattern: re.Pattern[Any], method: str) -> Shape | None:
     ],
     ids=lambda given: ascii(given[:12]),
 )
-@pytest.mark.seconds
 def test_a_slow_pattern_is_found(pattern: str | bytes, method: str) -> None:
     assert slow_shape(re.compile(pattern), method) is not None
 
@@ -271,7 +270,6 @@ def test_patterns_are_called_by_the_name_of_the_module() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_no_pattern_takes_longer_than_in_proportion_to_its_input() -> None:
     uses, made = all_patterns()
     assert {*made} == {*MADE}, "list a pattern that is made when it runs in MADE"

@@ -39,7 +39,6 @@ JSON_VALUES: st.SearchStrategy[Json] = st.recursive(
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 @no_deadline
 @given(value=JSON_VALUES)
 def test_a_value_of_another_type_is_read_as_missing(value: Json) -> None:

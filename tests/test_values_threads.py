@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 PROGRAM = """
 import sys, threading, types
 import msgspec
@@ -42,7 +40,6 @@ print("done")
 """
 
 
-@pytest.mark.seconds
 def test_several_threads_may_use_a_type_for_the_first_time() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from corral._agents import cline, pi
 
 ROOT = Path(__file__).parents[2]
@@ -34,7 +32,6 @@ def test_one_real_acp_agent_is_one_file_and_a_recording() -> None:
     assert [path.name for path in recorded] == ["work.ndjson"]
 
 
-@pytest.mark.seconds
 def test_one_acp_agent_is_one_file_of_40_lines_that_a_package_outside_brings(
     tmp_path: Path,
 ) -> None:

@@ -173,14 +173,12 @@ async def test_the_number_of_repeated_calls_is_an_option(ours: BuiltinAgent) -> 
     assert (result.status, len(ours.requests)) == ("max_turns", 3)
 
 
-@pytest.mark.seconds
 async def test_the_same_call_with_another_result_is_no_repetition(ours: BuiltinAgent) -> None:
     poll = call("shell", command="echo x >> log; wc -l < log")
     result = await ours.run([*[poll] * 30, say("ok")], policy="all")
     assert result.ok
 
 
-@pytest.mark.seconds
 async def test_there_is_a_limit_on_model_calls_by_default(ours: BuiltinAgent) -> None:
     many = [call("glob", pattern=f"{n}*") for n in range(120)]
     result = await ours.run([*many, say("never")])
@@ -211,7 +209,6 @@ async def test_calls_of_one_answer_count_each(ours: BuiltinAgent) -> None:
     assert warning_codes(await ours.events([many, say("ok")])) == ["repetition"]
 
 
-@pytest.mark.seconds
 async def test_another_prompt_may_repeat_the_same_calls(ours: BuiltinAgent) -> None:
     script = [turn for _ in range(12) for turn in (call("list_dir"), say("ok"))]
     async with ours.session(script) as session:

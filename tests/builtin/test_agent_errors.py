@@ -42,7 +42,6 @@ async def test_the_command_line_exits_as_for_any_agent(ours: BuiltinAgent) -> No
     assert (code, out) == (0, "All done.\n"), reported
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("status", [429, 500, 503])
 async def test_temporary_errors_are_retried_with_a_warning(
@@ -72,7 +71,6 @@ async def test_a_connection_that_is_always_cut_is_retried_as_configured(
     assert len(ours.requests) == 2
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_stream_cut_before_any_text_is_requested_again(
     ours: BuiltinAgent, wire: str
@@ -93,7 +91,6 @@ async def test_a_stream_cut_after_text_is_incomplete(ours: BuiltinAgent, wire: s
     assert len(ours.requests) == 1
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("wire", ["gemini", "anthropic", "openai"])
 async def test_an_error_in_the_stream_before_any_text_is_retried(
     ours: BuiltinAgent, wire: str

@@ -87,7 +87,6 @@ asyncio.run(run_all())
 """
 
 
-@pytest.mark.seconds
 async def test_a_command_of_a_killed_agent_is_in_the_process_registry(ours: BuiltinAgent) -> None:
     # In its own session, so that no signal to the group reaches it.
     script = [call("shell", command="setsid sh -c 'echo $$ > pid; sleep 300' & wait"), say("no")]
@@ -153,7 +152,6 @@ async def test_the_next_prompt_ends_an_unfinished_turn(ours: BuiltinAgent) -> No
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 async def test_fifty_concurrent_runs_succeed_and_leave_nothing(ours: BuiltinAgent) -> None:
     before = await _open(ours)
     folders = [ours.workspace / f"w{n}" for n in range(50)]

@@ -17,7 +17,6 @@ from corral.testing import call, fail, say
 pytest_plugins = ("support.builtin_agent_fixture",)
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("wire", ["gemini", "anthropic", "openai", "chat"])
 async def test_a_run_goes_on_after_the_limit(ours: BuiltinAgent, wire: str) -> None:
     script = [

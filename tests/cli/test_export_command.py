@@ -192,7 +192,6 @@ def test_an_export_to_a_file_is_the_one_to_a_pipe(
         assert len(contents[0]) > 500
 
 
-@pytest.mark.seconds
 def test_spans_are_sent_to_an_endpoint(workspace: Path, session: str) -> None:
     with OtlpReceiver() as receiver:
         done = corral("export", "last", "--endpoint", receiver.url, cwd=workspace)
@@ -290,7 +289,6 @@ def large_log(path: Path, megabytes: int) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_log_of_100_megabytes_is_written_with_little_memory(tmp_path: Path) -> None:
     """Data of the child is limited to 100 MB with everything it loads; a log as text alone would
     need more."""

@@ -17,7 +17,6 @@ from corral._core.shell_patterns import SimpleCommand
 pytestmark = pytest.mark.timeout(120)
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("shell", SHELLS)
 def test_generated_commands_run_only_what_was_parsed(shell: str) -> None:
     ran, found = evasions(shell, list(generated(3000, seed=7)))

@@ -33,7 +33,6 @@ def asked(processes: DurableProcesses) -> list[Question]:
     return [each.question for each in found if not each.answered]
 
 
-@pytest.mark.seconds
 def test_a_question_survives_the_death_of_its_worker(file_processes: DurableProcesses) -> None:
     processes = file_processes
     with ModelServer(model) as server:

@@ -147,6 +147,7 @@ def test_eight_threads_with_fifty_runs_each(node: Node, db: str, tmp_path: Path)
     assert (threading.active_count(), descriptors()) == before
 
 
+@pytest.mark.deep
 def test_a_run_that_starts_while_the_engine_closes_gets_another(
     node: Node, new_file: str, tmp_path: Path
 ) -> None:

@@ -88,7 +88,6 @@ def test_a_run_directory_in_corrals_home_is_removed_with_its_run(
     assert other.is_dir()
 
 
-@pytest.mark.seconds
 @pytest.mark.deep_but_first
 def test_a_batch_is_listed_and_pruned_but_its_results_stay(db: str, workspace: Path) -> None:
     file = workspace / "r.jsonl"

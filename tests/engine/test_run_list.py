@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 PROGRAM = """
 import asyncio, sys
 from corral._engine import run_list
@@ -17,7 +15,6 @@ print([name for name in names if name in sys.modules])
 """
 
 
-@pytest.mark.seconds
 def test_a_list_loads_nothing_that_executes_runs(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path / "x.db")], capture_output=True, text=True

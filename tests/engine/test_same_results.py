@@ -92,7 +92,6 @@ def run(graph: str, cwd: Path, *, durable: bool) -> tuple[list[Json], list[Json]
     )
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("name", GRAPHS)
 @pytest.mark.deep_but_first
 def test_runs_in_memory_and_durable_runs_agree(name: str, tmp_path: Path) -> None:
@@ -101,7 +100,6 @@ def test_runs_in_memory_and_durable_runs_agree(name: str, tmp_path: Path) -> Non
     assert in_memory == durable
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.deep_but_first
 def test_a_manager_fails_with_its_child_whatever_it_waits_for(

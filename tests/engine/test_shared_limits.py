@@ -71,7 +71,6 @@ def _wait_for_limit(processes: DurableProcesses, run: str) -> None:
     wait_until(lambda: _state(processes, run) == "delayed", f"{run}: {processes.output()}")
 
 
-@pytest.mark.seconds
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("detached", [False, None], ids=["worker", "default"])
 def test_another_worker_waits_without_a_call_also_after_a_kill(

@@ -183,7 +183,7 @@ async def writes(flow: Flow) -> str:
 
 
 @pytest.mark.parametrize("is_edited", [False, True])
-@pytest.mark.deep_but_first
+@pytest.mark.deep
 def test_what_reads_the_workspace_after_a_caught_failure_is_repeated(
     tmp_path: Path, db: str, is_edited: bool
 ) -> None:
@@ -409,7 +409,7 @@ def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, d
 @pytest.mark.parametrize(
     "database", ["db", pytest.param("new_postgres", marks=pytest.mark.postgres)]
 )
-@pytest.mark.deep_but_first
+@pytest.mark.deep
 def test_a_replay_that_takes_another_path_is_an_error_with_its_line(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:

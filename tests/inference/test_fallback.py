@@ -130,7 +130,6 @@ async def test_the_timeout_of_the_call_is_raised(streamed: bool) -> None:
         assert used.lanes["anthropic"].requests == []
 
 
-@pytest.mark.seconds
 async def test_a_stream_that_has_started_stays_with_its_model() -> None:
     async with ModelServer() as server:
         used = vendors(server, [hang("started")], [say("never")])

@@ -16,7 +16,6 @@ def client(url: str) -> models.Client:
     return models.Client(keys={"gemini": "k"}, base_urls={"gemini": url}, environ={})
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_tool_that_never_returns_is_ended_by_the_timeout(streamed: bool) -> None:
     ended = asyncio.Event()
@@ -40,7 +39,6 @@ async def test_a_tool_that_never_returns_is_ended_by_the_timeout(streamed: bool)
     assert ended.is_set()
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_repairs_share_the_timeout_of_the_call(streamed: bool) -> None:
     # Each answer comes in time, all of them do not.

@@ -148,6 +148,7 @@ def test_the_session_that_made_a_branch_is_resumed_in_its_folder(
     assert not Path(prompts[1][1]).exists()
 
 
+@pytest.mark.deep
 def test_rounds_limit_how_often_a_session_is_asked(repo: Path, tmp_path: Path) -> None:
     (name,) = add_branches(repo, clean=0, textual=0, semantic=1)
     log = tmp_path / "log"
@@ -239,6 +240,7 @@ def test_new_files_in_the_checkout_stay_unless_they_are_in_the_way(repo: Path) -
 
 
 @pytest.mark.parametrize("lock", ["index.lock", "refs/heads/main.lock"])
+@pytest.mark.deep_but_first
 def test_a_checkout_that_another_program_locks_stays_as_it_is(repo: Path, lock: str) -> None:
     add_branch(repo, "one", {"one": "1", "list": "changed\n"})
     git(repo, "rm", "-q", "ids/main")
@@ -268,6 +270,7 @@ def test_a_branch_where_merged_commits_are_kept_is_not_taken_for_them(repo: Path
     assert git(repo, "ls-tree", "--name-only", "main", "not-checked", "good") == "good"
 
 
+@pytest.mark.deep
 def test_a_branch_is_removed_from_the_queue(repo: Path) -> None:
     for name in ("one", "two"):
         add_branch(repo, name, {name: "1"})
@@ -341,6 +344,7 @@ def test_the_target_may_move_meanwhile(repo: Path) -> None:
     assert git(repo, "merge-base", moved[0], "main") == moved[0]
 
 
+@pytest.mark.deep
 def test_a_checkout_that_moves_meanwhile_gets_all_work(repo: Path) -> None:
     add_branch(repo, "one", {"one": "1"})
     moved: list[str] = []
@@ -425,6 +429,7 @@ def test_a_gate_that_moves_the_target_ends_the_call_and_loses_nothing(
     assert states(merge(repo, gates=["true"])) == {"one": "merged"}
 
 
+@pytest.mark.deep
 def test_a_target_that_is_deleted_meanwhile_ends_the_call_and_loses_nothing(repo: Path) -> None:
     names = add_branches(repo, clean=2, textual=0, semantic=0)
 
@@ -447,6 +452,7 @@ def test_a_gate_that_removes_its_folder_fails_only_its_branch(repo: Path) -> Non
     assert "`true` was not run: a gate before it removed the folder" in report.entries[0].reason
 
 
+@pytest.mark.deep
 def test_a_work_tree_in_which_git_is_busy_is_not_touched(repo: Path) -> None:
     """The branch of an interrupted rebase is moved by git at the end of it."""
     git(repo, "commit", "-q", "--allow-empty", "-m", "second")
@@ -501,6 +507,7 @@ def test_names_that_look_like_options(repo: Path) -> None:
     assert {*states(merge(repo, *names)).values()} == {"merged"}
 
 
+@pytest.mark.deep
 def test_a_branch_without_a_common_commit(repo: Path) -> None:
     tree = git(repo, "write-tree")
     git(repo, "branch", "alone", git(repo, "commit-tree", tree, "-m", "alone"))
@@ -567,6 +574,7 @@ def test_a_dry_run_says_what_would_conflict(repo: Path) -> None:
     assert merge_queue.queues() == []
 
 
+@pytest.mark.deep
 def test_branches_are_added_while_another_call_merges(repo: Path) -> None:
     names = add_branches(repo, clean=2, textual=0, semantic=0)
     elsewhere: list[MergeReport] = []
@@ -593,6 +601,7 @@ def test_branches_are_added_while_another_call_merges(repo: Path) -> None:
     assert states(report) == dict.fromkeys(names, "merged")
 
 
+@pytest.mark.deep
 def test_merging_goes_on_while_an_owner_works(repo: Path, tmp_path: Path) -> None:
     names = add_branches(repo, clean=2, textual=1, semantic=0)
     order: list[str] = []

@@ -115,7 +115,6 @@ def catalogues(monkeypatch: pytest.MonkeyPatch) -> list[Catalogue]:
 
 
 @pytest.mark.spine
-@pytest.mark.seconds
 async def test_random_runs_book_what_was_used_and_stay_within_their_limit(
     catalogues: list[Catalogue],
 ) -> None:

@@ -31,7 +31,7 @@ class BudgetLimits(TypedDict, total=False):
     max_cost: float
 
 
-pytestmark = [pytest.mark.seconds, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.timeout(120)
 
 
 LIMITS: dict[str, BudgetLimits] = {

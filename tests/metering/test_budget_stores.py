@@ -135,7 +135,6 @@ print(made)
 """
 
 
-@pytest.mark.seconds
 def test_processes_make_exactly_as_many_calls_as_the_budget_has(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     set_limits(FileBudgetStore(path), BudgetLimits(max_calls=200))

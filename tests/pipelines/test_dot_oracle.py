@@ -130,7 +130,6 @@ def statements(draw: st.DrawFn) -> str:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 @settings(max_examples=80, deadline=None)
 @given(st.lists(statements(), max_size=8))
 def test_pydot_reads_the_same_from_any_generated_graph(parts: list[str]) -> None:

@@ -98,7 +98,6 @@ def test_the_search_finds_a_kind_name(text: str) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_kind_names_are_only_in_the_records() -> None:
     assert len(FILES) > 100
     found = [

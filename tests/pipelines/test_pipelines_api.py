@@ -107,7 +107,6 @@ def test_a_run_reports_its_events_and_its_result(durable: bool, workspace: Path)
     assert isinstance(received[-1], events.PipelineCompleted)
 
 
-@pytest.mark.seconds
 async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) -> None:
     db = str(workspace / "runs.db")
     result = await pipelines.run(GATE, simulate=True, cwd=workspace, db=db)

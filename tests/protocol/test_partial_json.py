@@ -66,7 +66,6 @@ def test_character_by_character_a_value_only_grows_up_to_the_complete_value(
         assert grew(before, after), (before, after)
 
 
-@pytest.mark.seconds
 @no_deadline
 @given(document=DOCUMENTS, ascii_only=st.booleans())
 def test_once_there_is_a_value_there_always_is_one(document: Any, ascii_only: bool) -> None:

@@ -127,7 +127,6 @@ def test_a_missing_program_is_an_error_with_the_command_that_installs_it(workspa
         assert "corral agents install gemini" in str(raised.value)
 
 
-@pytest.mark.seconds
 @pytest.mark.usefixtures("gemini_on_path")
 def test_a_timeout_is_an_error_that_names_the_setting_to_raise(workspace: Path) -> None:
     with pytest.raises(ProviderError, match=r"timed out after 1s.*raise timeout"):
@@ -142,7 +141,6 @@ def test_a_timeout_is_an_error_that_names_the_setting_to_raise(workspace: Path) 
         scripted(workspace).generate(GOOD, response_timeout=-1)
 
 
-@pytest.mark.seconds
 @pytest.mark.usefixtures("gemini_on_path")
 def test_zero_means_no_timeout(workspace: Path) -> None:
     slow = "init\nsleep 0.3\ntext hello\nresult"
@@ -185,7 +183,6 @@ def test_the_start_and_the_end_of_a_session_are_logged(
     assert logged[-1].endswith("ended as success")
 
 
-@pytest.mark.seconds
 @pytest.mark.usefixtures("gemini_on_path")
 def test_a_configured_idle_timeout_has_no_effect(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

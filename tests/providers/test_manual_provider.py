@@ -51,7 +51,6 @@ def test_the_answer_of_a_person_is_the_response(workspace: Path) -> None:
     assert reader.prompts[0].startswith("Be kind.\n\nWhat now?")
 
 
-@pytest.mark.seconds
 def test_an_engine_that_asks_again_gets_the_answer_that_was_given_meanwhile(
     workspace: Path,
 ) -> None:

@@ -122,7 +122,6 @@ def test_a_process_that_does_not_answer_is_an_error_and_not_a_hang(tmp_path: Pat
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_hundred_processes_are_listed_and_leave_nothing() -> None:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE) as parent:
         try:

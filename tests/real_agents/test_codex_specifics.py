@@ -205,6 +205,7 @@ def view(path: str) -> Call:
 
 
 @for_agents("codex-cli", "codex-acp")
+@pytest.mark.deep
 async def test_images_of_the_workspace_can_be_seen_and_others_cannot(
     agent: RealAgent, workspace: Path, tmp_path: Path
 ) -> None:

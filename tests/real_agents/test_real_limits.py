@@ -63,6 +63,7 @@ async def test_a_limit_longer_than_the_agent_waits_ends_it_and_it_is_resumed(
 
 
 @for_agents("gemini-cli", "claude-cli", "codex-cli")
+@pytest.mark.deep
 async def test_an_agent_whose_calls_are_not_counted_is_resumed(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

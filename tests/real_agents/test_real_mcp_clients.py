@@ -29,6 +29,7 @@ def server(lane: Lane, *options: str, **env: str) -> McpServer:
 
 
 @for_agents("gemini-acp", "claude-cli", "codex-cli", "opencode-cli")
+@pytest.mark.deep
 async def test_an_agent_lets_another_one_review(agent: RealAgent) -> None:
     reviewer = agent.add_lane([say(REVIEW)])
     home = str(agent.workspace.parent / "served-home")
@@ -47,6 +48,7 @@ async def test_an_agent_lets_another_one_review(agent: RealAgent) -> None:
 
 
 @for_agents("gemini-acp", "claude-cli", "codex-cli", "opencode-cli")
+@pytest.mark.deep
 async def test_an_agent_that_was_called_calls_no_further_one(agent: RealAgent) -> None:
     """Codex passes on none of its variables to MCP servers."""
     never = agent.add_lane([say("never")])

@@ -142,6 +142,7 @@ async def test_one_script_with_a_value_works_with_every_agent(agent: RealAgent) 
 
 
 @for_agents("codex-cli")
+@pytest.mark.deep
 async def test_a_strict_schema_is_sent_to_the_model_and_any_other_is_described(
     agent: RealAgent,
 ) -> None:

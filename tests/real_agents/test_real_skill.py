@@ -53,6 +53,7 @@ def ask(agent: RealAgent, *more: str) -> str:
 
 
 @for_agents(*("gemini-cli", "claude-cli", "codex-cli", "opencode-cli"))
+@pytest.mark.deep
 def test_the_model_is_offered_the_installed_skill(
     agent: RealAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

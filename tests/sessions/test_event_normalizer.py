@@ -343,7 +343,6 @@ ITEMS: st.SearchStrategy[RawEvent] = st.one_of(
 ERRORS = st.sampled_from(sorted(classes_by_code()))
 
 
-@pytest.mark.seconds
 @no_deadline
 @given(batches=st.lists(st.lists(ITEMS, max_size=8), max_size=8), code=st.none() | ERRORS)
 def test_any_items_in_any_order_become_a_valid_stream(
@@ -364,7 +363,6 @@ def test_no_text_is_lost_and_none_is_added(items: list[RawEvent]) -> None:
     assert answer_text == "".join(item for item in items if isinstance(item, str))
 
 
-@pytest.mark.seconds
 @pytest.mark.timeout(60)
 def test_the_cost_of_a_result_does_not_grow_with_the_calls_that_are_open() -> None:
     """With a search through all open calls this takes minutes."""

@@ -121,7 +121,6 @@ async def test_tokens_are_counted_over_all_turns(workspace: Path) -> None:
     assert "60 of 60 tokens" in error_of(result).message
 
 
-@pytest.mark.seconds
 async def test_the_timeout_applies_to_all_rounds_and_a_late_turn_still_ends_with_done(
     workspace: Path,
 ) -> None:
@@ -145,7 +144,6 @@ async def test_the_timeout_applies_to_all_rounds_and_a_late_turn_still_ends_with
     assert child_pids() == []
 
 
-@pytest.mark.seconds
 async def test_the_timeout_also_ends_a_check(workspace: Path) -> None:
     check = command_succeeds([sys.executable, "-c", "import time; time.sleep(300)"])
     result = await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace, timeout=3))
@@ -454,7 +452,6 @@ async def test_characters_that_no_prompt_may_have_are_left_out_of_a_complaint(
     assert (await corral.run(AGENT, GOOD, until=check, **scripted_options(workspace))).ok
 
 
-@pytest.mark.seconds
 async def test_a_command_that_hangs_is_ended_with_all_it_started(workspace: Path) -> None:
     command = "echo begun; sleep 300 & setsid sleep 300 & wait"
     reported = await complaint_of(command_succeeds(command, timeout="2s"), workspace)

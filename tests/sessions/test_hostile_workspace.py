@@ -66,7 +66,6 @@ async def test_turns_in_a_folder_that_the_agent_sabotages(
     assert traps.ran == []
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.deep_but_first
 async def test_batches_with_worktrees_keep_embedded_repositories_and_odd_names(

@@ -137,7 +137,6 @@ async def test_a_cancelled_question_stays_cancelled_and_the_next_one_is_asked() 
     assert asked == ["question 1", "question 2"]
 
 
-@pytest.mark.seconds
 async def test_the_timeout_of_a_question_starts_when_it_is_asked() -> None:
     async def ask(_request: PermissionRequest) -> Decision:
         await asyncio.sleep(0.5)

@@ -50,7 +50,6 @@ async def until_exists(path: Path) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.seconds
 async def test_many_prompts_share_two_processes_and_no_history(workspace: Path) -> None:
     before = open_descriptors()
     async with corral.pool(agent(), size=2, prompts_at_once=4, **scripted(workspace)) as pool:
@@ -107,7 +106,6 @@ async def test_a_pool_that_declines_the_record_stores_nothing(workspace: Path) -
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 async def test_a_process_keeps_nothing_of_the_prompts_it_has_served(workspace: Path) -> None:
     async with corral.pool(agent(), **scripted(workspace)) as pool:
         for _ in range(5):
@@ -265,7 +263,6 @@ async def test_an_idle_process_ends_and_the_next_prompt_starts_another(workspace
         assert pool.started == 2
 
 
-@pytest.mark.seconds
 async def test_leaving_while_an_idle_process_ends_waits_for_it(workspace: Path) -> None:
     options = dict(scripted(workspace))
     command_line = agent("--ignore-term")
@@ -292,7 +289,6 @@ async def test_cancelling_one_prompt_does_not_affect_the_others(workspace: Path)
         assert pool.started == 1
 
 
-@pytest.mark.seconds
 async def test_a_prompt_that_ignores_its_deadline_ends_while_others_continue(
     workspace: Path,
 ) -> None:

@@ -236,7 +236,6 @@ def is_about(program: str, pid: int) -> bool:
     return program.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.seconds
 async def test_an_interrupted_probe_leaves_nothing_and_stores_nothing(
     waiting_program: tuple[str, Path],
     workspace: Path,
@@ -263,7 +262,6 @@ TOO_LONG = {
 }
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("limit", TOO_LONG)
 async def test_a_probe_or_a_part_of_it_that_takes_too_long_is_a_clear_error(
     waiting_program: tuple[str, Path],
@@ -281,7 +279,6 @@ async def test_a_probe_or_a_part_of_it_that_takes_too_long_is_a_clear_error(
     assert list((paths.home() / "proofs").rglob("*.json")) == []
 
 
-@pytest.mark.seconds
 async def test_a_program_that_is_slow_to_start_fails_no_check(
     waiting_program: tuple[str, Path],
 ) -> None:
@@ -307,7 +304,6 @@ async def test_a_probe_whose_process_is_killed_stores_nothing_and_leaves_no_proc
     assert list((paths.home() / "proofs").rglob("*.json")) == []
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.deep_but_first
 def test_a_run_that_is_interrupted_or_killed_in_a_probe_stores_nothing(

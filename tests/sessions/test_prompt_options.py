@@ -48,7 +48,6 @@ def steps(*names: str) -> list[Turn]:
 # Deadlines
 
 
-@pytest.mark.seconds
 async def test_a_timeout_of_one_prompt_ends_only_that_prompt(workspace: Path) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
         late = await session.run("init\ntext x\nhang", timeout=1)

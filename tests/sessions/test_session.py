@@ -187,7 +187,6 @@ async def test_silence_at_the_start_ends_by_its_own_deadline(workspace: Path) ->
     assert child_pids() == []
 
 
-@pytest.mark.seconds
 async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> None:
     result = await result_of(workspace, "init\ntext x\nhang", idle_timeout=2)
     assert result.error is not None
@@ -203,7 +202,6 @@ async def test_the_total_deadline_ends_a_busy_agent(workspace: Path) -> None:
     assert child_pids() == []
 
 
-@pytest.mark.seconds
 async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
     options = scripted_options(workspace, idle_timeout=1.5)
     async with corral.session("gemini-cli", **options) as session:
@@ -252,7 +250,6 @@ async def test_breaking_out_of_the_loop_ends_all_processes(workspace: Path) -> N
     assert open_descriptors() == before
 
 
-@pytest.mark.seconds
 async def test_an_exception_in_the_loop_ends_all_processes(workspace: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         async with corral.session("gemini-cli", **scripted_options(workspace)) as session:
@@ -397,7 +394,6 @@ async def test_runs_that_share_a_folder_do_not_claim_to_know_all_files(workspace
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 async def test_forty_runs_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
     await result_of(workspace, GOOD)  # what is loaded and opened once, is
     before, dice = open_descriptors(), random.Random(7)
@@ -543,7 +539,6 @@ async def test_a_turn_that_ended_well_stays_a_success_whatever_follows(workspace
     assert result.error is None
 
 
-@pytest.mark.seconds
 async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspace: Path) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace, timeout=3)) as session:
         first = await session.run("init abc\nhang")
@@ -553,7 +548,6 @@ async def test_a_first_turn_that_timed_out_is_resumed_by_the_next_prompt(workspa
     assert argv[argv.index("--resume") + 1] == "abc"
 
 
-@pytest.mark.seconds
 async def test_after_a_turn_without_a_session_the_next_prompt_fails(workspace: Path) -> None:
     async with corral.session("gemini-cli", **scripted_options(workspace, timeout=3)) as session:
         first = await session.run("hang")

@@ -195,7 +195,6 @@ def test_the_error_for_a_folder_that_cannot_be_made_has_a_hint() -> None:
     assert "CORRAL_HOME" in (raised.value.hint or "")
 
 
-@pytest.mark.seconds
 async def test_a_home_that_cannot_be_written_costs_the_record_and_not_the_run(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,7 +251,6 @@ async def test_on_a_full_disk_the_transcript_ends_and_a_warning_names_the_folder
     assert "free some space" in warning.message
 
 
-@pytest.mark.seconds
 async def test_the_changes_of_files_are_stored_and_redacted(workspace: Path) -> None:
     (workspace / "old.txt").write_text("before\n")
     key = "scripted-key-0123456789"

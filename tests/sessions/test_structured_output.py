@@ -115,7 +115,6 @@ PROSE = st.text(st.characters(exclude_characters="`~{}[]", exclude_categories=["
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 @given(st.dictionaries(st.text(), JSON, min_size=1) | st.lists(JSON, min_size=1), PROSE, PROSE)
 def test_any_object_or_list_is_found_in_any_prose(value: Any, before: str, after: str) -> None:
     schema = schema_of({"type": ["object", "array"]})

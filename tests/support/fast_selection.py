@@ -1,10 +1,9 @@
 """Which tests ``make test-fast`` deselects: those that start a real agent, Postgres, processes of
-the durable engine or complete programs, and those that take a second or more.
+the durable engine or complete programs.
 
 The mark of an agent, a fixture or the folder decides. A test that starts an agent or Postgres
 without a mark fails (``require``), so that ``make test-fast`` cannot run it by accident. Modules
-outside ``WHOLE_PROGRAMS`` that start programs set the mark ``whole_program`` themselves, and single
-tests that wait for a real deadline or start many processes the mark ``seconds``.
+outside ``WHOLE_PROGRAMS`` that start programs set the mark ``whole_program`` themselves.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from corral._agents.spec import AgentSpec
 from corral._system import install, paths, programs
 from corral.values import JsonObject
 
-pytestmark = [pytest.mark.seconds, needs_node22]
+pytestmark = needs_node22
 
 SCRIPT = """#!/usr/bin/env node
 import { fork } from "node:child_process";

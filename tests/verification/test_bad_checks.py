@@ -33,7 +33,6 @@ def assert_gap(result: Result, text: str) -> None:
     assert child_pids() == []
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize(
     "command",
     ["sleep 300", "sleep 300 & wait", "trap '' TERM; while :; do sleep 300; done"],
@@ -46,7 +45,6 @@ async def test_a_check_that_hangs_is_ended_with_all_that_it_started(
     assert_gap(result, "did not end within 1s")
 
 
-@pytest.mark.seconds
 async def test_a_function_that_hangs_is_not_waited_for(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,7 +148,6 @@ def test_secrets_are_redacted_before_they_are_rendered(
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_run_of_100_000_events_gives_a_file_that_a_browser_opens(tmp_path: Path) -> None:
     log = tmp_path / "log.ndjson"
     write_events(log, [Init(run_id="s.1"), Text("The beginning."), ToolUse("1", "shell")])

@@ -79,6 +79,7 @@ def test_a_ready_workflow_can_be_tried_without_starting_anything(name: str, tmp_
     assert not [*folder.iterdir()]
 
 
+@pytest.mark.deep
 def test_the_command_simulates_a_durable_run_that_waits_and_goes_on(workspace: Path) -> None:
     body = workflow_files.HEAD + BOTH.format(worktree=False)
     (workspace / "flow.py").write_text(body)

@@ -132,7 +132,6 @@ async def test_a_pattern_is_never_an_option(here: Workspace) -> None:
     assert await call_ok(here, "grep", pattern="-e", include="-*") == "No line matches -e"
 
 
-@pytest.mark.seconds
 async def test_a_search_that_takes_too_long_is_stopped(
     here: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,7 +75,6 @@ async def test_a_killed_or_silent_command_is_reported(workspace: Path) -> None:
     )
 
 
-@pytest.mark.seconds
 async def test_a_process_tree_that_ignores_term_is_killed_at_the_timeout(workspace: Path) -> None:
     output = await call_error(
         Workspace(workspace), "shell", command=f"({python(FORKS)})", timeout_ms=1_500
@@ -85,7 +84,6 @@ async def test_a_process_tree_that_ignores_term_is_killed_at_the_timeout(workspa
     assert not [pid for pid in pids(workspace) if is_there(pid)]
 
 
-@pytest.mark.seconds
 async def test_a_cancelled_call_ends_its_process_tree(workspace: Path) -> None:
     task = asyncio.create_task(call_tool(Workspace(workspace), "shell", command=python(FORKS)))
     await started(workspace, 2)

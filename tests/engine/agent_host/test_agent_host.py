@@ -91,7 +91,6 @@ def test_a_command_that_ended_without_a_worker_is_not_run_again(
     assert processes.attempt_counts() == {"slow.1#1": 1}
 
 
-@pytest.mark.seconds
 def test_jobs_start_again_if_what_they_use_ended_with_their_worker(
     file_processes: DurableProcesses,
 ) -> None:
@@ -435,7 +434,6 @@ def start_failing_host(folder: Path, monkeypatch: pytest.MonkeyPatch) -> HostFil
     return files
 
 
-@pytest.mark.seconds
 def test_a_host_that_fails_after_the_end_of_its_run_removes_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,7 +444,6 @@ def test_a_host_that_fails_after_the_end_of_its_run_removes_its_files(
     wait_until(lambda: not files.folder.exists(), "the files to be removed")
 
 
-@pytest.mark.seconds
 def test_the_files_of_a_host_that_failed_are_removed_at_the_end_of_its_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,7 +468,6 @@ print(files.end.exists())
 """
 
 
-@pytest.mark.seconds
 def test_the_files_of_a_host_that_is_killed_after_its_run_are_removed_by_the_process_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,6 @@ from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.nodes import item
 from corral._pipelines.scheduler.outcome import Outcome
 
-pytestmark = pytest.mark.seconds
 TASKS = [{"id": "a"}, {"id": "b"}]
 
 

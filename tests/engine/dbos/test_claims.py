@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from corral._engine.dbos import client
 from corral._engine.dbos.database import WorkflowSubmission, find, prepare
 from corral.values import Json
@@ -17,7 +15,6 @@ def claims(*ids: str) -> list[WorkflowSubmission]:
     ]
 
 
-@pytest.mark.seconds
 def test_an_output_is_stored_once_and_only_by_the_owner(db: str) -> None:
     database = find(db)
     prepare(database)

@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 import corral
 from corral._engine.dbos import database
 
@@ -95,7 +93,6 @@ def test_every_state_of_the_library_has_a_name() -> None:
     ]
 
 
-@pytest.mark.seconds
 def test_only_one_package_names_the_library_or_its_tables() -> None:
     found = {
         str(path.relative_to(SOURCE)): list(mentions(path.read_text("utf-8")))

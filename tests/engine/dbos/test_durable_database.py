@@ -115,7 +115,6 @@ except StorageFailed as error:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_database_that_a_full_disk_left_incomplete_is_created_later(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
     argv = [sys.executable, "-c", WITH_LITTLE_SPACE, str(path)]
@@ -196,7 +195,6 @@ with client.connect(here) as opened:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_processes_that_create_it_at_the_same_time_all_succeed(tmp_path: Path) -> None:
     def one(number: int) -> subprocess.Popen[str]:
         argv = [sys.executable, "-c", CREATES, "new.db", f"ready{number}"]

@@ -90,7 +90,6 @@ def table(database: Database, name: str) -> str:
     return table_name(name, is_file=database.path is not None)
 
 
-@pytest.mark.seconds
 def test_a_worker_decodes_no_pickle(processes: DurableProcesses) -> None:
     """The library would execute the content of a row that is marked as a pickle."""
     submit(processes, GRAPH)
@@ -108,7 +107,6 @@ def test_a_worker_decodes_no_pickle(processes: DurableProcesses) -> None:
     assert not executed.exists()
 
 
-@pytest.mark.seconds
 def test_a_client_decodes_no_pickle(db: str, tmp_path: Path) -> None:
     database, executed = find(db), tmp_path / "executed"
     prepare(database)

@@ -58,7 +58,6 @@ def test_a_file_that_is_gone_is_not_created(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-@pytest.mark.seconds
 def test_the_connection_to_a_server_is_closed_at_the_end_of_the_process(new_postgres: str) -> None:
     program = """
 import sys

@@ -62,7 +62,6 @@ def _short(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@pytest.mark.seconds
 def test_what_private_uses_depend_on_has_not_changed() -> None:
     assert version("dbos").startswith(f"{VERSION}.")
     names = sorted({name for use in PRIVATE_USES for name in use.depends_on})

@@ -13,7 +13,7 @@ from corral._engine.dbos import database
 from corral._engine.dbos.client import DatabaseClient, WorkflowInfo
 from corral._engine.payloads import NODE_WORKFLOW
 
-pytestmark = [pytest.mark.timeout(240), pytest.mark.seconds]
+pytestmark = pytest.mark.timeout(240)
 
 ONE_AT_ONCE = [{"resource": "scarce", "everywhere": 1, "each": 1}]
 

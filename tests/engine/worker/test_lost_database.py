@@ -208,6 +208,7 @@ def empty_postgres(postgres: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("message", [1, 9])
+@pytest.mark.deep
 def test_a_connection_that_is_lost_while_tables_are_created_is_no_missing_permission(
     empty_postgres: str, message: int
 ) -> None:

@@ -77,7 +77,6 @@ def tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokens]:
     thread.join(10)
 
 
-@pytest.mark.seconds
 async def test_the_path_has_project_and_location_and_the_token_is_sent(
     tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +96,6 @@ async def test_the_path_has_project_and_location_and_the_token_is_sent(
     assert tokens.asked == 1  # the token is kept while it is good
 
 
-@pytest.mark.seconds
 async def test_a_rejected_token_is_a_failed_authentication(
     tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:

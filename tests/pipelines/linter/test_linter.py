@@ -581,7 +581,6 @@ def test_thousands_of_unknown_names_are_linted_quickly() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_long_chain_and_a_wide_fan_are_linted() -> None:
     chain = " -> ".join(f"n{i}" for i in range(20_000))
     graph = parse(f"digraph G {{ {ENDS} node [label=x] start -> {chain} -> exit }}")

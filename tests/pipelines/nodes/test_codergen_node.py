@@ -87,7 +87,6 @@ async def test_a_failed_run_fails_the_node_with_its_retryable_flag(
     assert outcome.retryable is retryable
 
 
-@pytest.mark.seconds
 async def test_a_node_ends_at_its_timeout_with_the_partial_answer(
     harness: NodeHarness, scripted_model: ScriptedModel
 ) -> None:

@@ -50,7 +50,6 @@ async def test_a_prompt_with_a_schema_gives_a_value(
     assert outcome.context_updates["step.output"] == {"n": 42}
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize(
     ("turn", "timeout", "retryable"),
     [
@@ -285,7 +284,6 @@ async def test_a_model_or_an_agent_answers_for_each_item(
     assert outcome.tokens
 
 
-@pytest.mark.seconds
 async def test_an_item_that_times_out_fails_alone(harness: NodeHarness, workspace: Path) -> None:
     outcome = await harness.attempt(
         attrs={

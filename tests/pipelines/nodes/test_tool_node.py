@@ -79,7 +79,6 @@ async def test_an_exit_code_other_than_0_fails_the_node_with_the_output(
     assert outcome.context_updates["tool.output"] == "some output\n"
 
 
-@pytest.mark.seconds
 async def test_a_command_that_forks_is_gone_at_its_timeout(
     harness: NodeHarness, workspace: Path
 ) -> None:

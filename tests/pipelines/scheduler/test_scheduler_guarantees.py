@@ -126,7 +126,6 @@ class RandomDriver:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 @settings(max_examples=100)
 @given(st.data())
 def test_every_run_ends_and_continues_after_a_json_round_trip(
@@ -167,7 +166,6 @@ def test_every_run_ends_and_continues_after_a_json_round_trip(
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 @settings(max_examples=100)
 @given(st.data())
 def test_a_cancelled_run_leaves_nothing_open(data: st.DataObject) -> None:

@@ -117,7 +117,6 @@ def test_nothing_that_the_scheduler_imports_can_do_io() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 @pytest.mark.parametrize(
     "module", ["corral._pipelines.loader", "corral._pipelines.execution.attempt"]
 )

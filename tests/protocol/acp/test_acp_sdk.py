@@ -191,7 +191,6 @@ def test_mcp_servers_are_accepted(wired: Wired) -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_every_call_finishes_when_the_agent_dies() -> None:
     with started() as process:
         wired = Wired(process)

@@ -53,7 +53,6 @@ def warnings_of(events: list[corral.Event]) -> list[str]:
     return [event.code for event in events if isinstance(event, Error)]
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("how", ["endless", "flood"])
 @pytest.mark.deep_but_first
 async def test_an_answered_turn_ends_at_its_timeout_though_the_agent_keeps_sending(
@@ -78,7 +77,6 @@ async def test_late_updates_are_waited_for_only_so_long(
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 async def test_an_agent_that_sends_without_a_pause_meets_its_timeout(workspace: Path) -> None:
     async with asyncio.timeout(60):
         result = await result_of(workspace, "many 100000000", timeout=1)
@@ -103,7 +101,6 @@ async def test_an_answer_does_not_wait_for_a_neighbour_that_streams(workspace: P
     assert child_pids() == []
 
 
-@pytest.mark.seconds
 async def test_history_that_never_ends_is_a_startup_timeout(workspace: Path) -> None:
     first = await result_of(workspace, "text one", "--loads", "--endless-history")
     options = scripted(
@@ -175,7 +172,6 @@ async def test_a_clean_exit_right_after_the_answer_is_a_success(workspace: Path)
     assert (await result_of(workspace, "text the answer\nexit-after 0")).ok
 
 
-@pytest.mark.seconds
 async def test_the_total_timeout_also_bounds_the_handshake(workspace: Path) -> None:
     async with asyncio.timeout(60):
         result = await result_of(
@@ -221,7 +217,6 @@ async def test_a_tool_call_that_is_nested_too_deeply_does_not_crash_and_is_short
     assert not any(is_too_deep(to_builtins(event)) for event in events)
 
 
-@pytest.mark.seconds
 async def test_an_asker_that_ignores_cancellation_does_not_block_close(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

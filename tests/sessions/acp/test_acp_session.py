@@ -811,7 +811,6 @@ async def test_a_crash_in_the_middle_keeps_the_text_so_far(
     assert result.resume_token is None
 
 
-@pytest.mark.seconds
 async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> None:
     result = await result_of(workspace, "text x\nhang", idle_timeout=2)
     assert result.status == "timeout"
@@ -819,7 +818,6 @@ async def test_silence_in_between_ends_by_its_own_deadline(workspace: Path) -> N
     assert result.text == "x"
 
 
-@pytest.mark.seconds
 async def test_a_long_pause_after_the_handshake_is_not_a_startup_timeout(
     workspace: Path,
 ) -> None:
@@ -830,7 +828,6 @@ async def test_a_long_pause_after_the_handshake_is_not_a_startup_timeout(
     assert code(silent) == "idle_timeout"
 
 
-@pytest.mark.seconds
 async def test_an_agent_that_waits_for_a_person_is_not_idle(workspace: Path) -> None:
     async def ask(_request: PermissionRequest) -> Decision:
         await asyncio.sleep(2.5)  # longer than the agent may be silent for
@@ -841,7 +838,6 @@ async def test_an_agent_that_waits_for_a_person_is_not_idle(workspace: Path) -> 
     assert result.text == "[b-once]"
 
 
-@pytest.mark.seconds
 async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace, idle_timeout=1.5)) as session:
         events: list[corral.Event] = []
@@ -852,7 +848,6 @@ async def test_a_slow_reader_is_not_an_idle_agent(workspace: Path) -> None:
     assert corral.result_from_events(events).text == "ab"
 
 
-@pytest.mark.seconds
 async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspace: Path) -> None:
     async with corral.session(agent(), **scripted(workspace, idle_timeout=2)) as session:
         late = await session.run("pid\nhang")
@@ -861,7 +856,6 @@ async def test_after_a_deadline_the_same_process_serves_the_next_prompt(workspac
     assert repeated.text == late.text
 
 
-@pytest.mark.seconds
 async def test_a_reply_that_never_comes_ends_by_the_total_deadline(workspace: Path) -> None:
     result = await result_of(workspace, "text x\nnever", timeout=2, grace=0.2)
     assert code(result) == "total_timeout"
@@ -993,7 +987,6 @@ async def test_a_session_that_is_dropped_with_an_open_question_leaves_no_process
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 async def test_forty_sessions_half_of_them_cancelled_leave_nothing(workspace: Path) -> None:
     await result_of(workspace, "text x")  # what is loaded and opened once, is
     before, dice = open_descriptors(), random.Random(7)

@@ -54,7 +54,6 @@ class Person:
             answer.write_text(how)
 
 
-@pytest.mark.seconds
 def test_what_a_person_saves_is_the_answer(workspace: Path) -> None:
     person = Person("It is a corral.\n")
     result = corral.run_sync("manual", "What is it?", cwd=workspace, on_event=person)
@@ -67,7 +66,6 @@ def test_what_a_person_saves_is_the_answer(workspace: Path) -> None:
     assert kinds == [events.Init, events.Text, events.Done]
 
 
-@pytest.mark.seconds
 def test_what_a_person_changes_on_disk_is_in_the_result(workspace: Path) -> None:
     def work(answer: Path) -> None:
         (workspace / "a.txt").write_text("theirs\n")
@@ -77,7 +75,6 @@ def test_what_a_person_changes_on_disk_is_in_the_result(workspace: Path) -> None
     assert [(file.kind, Path(file.path).name) for file in result.files] == [("created", "a.txt")]
 
 
-@pytest.mark.seconds
 def test_a_draft_is_not_taken_until_its_last_line_is_deleted(workspace: Path) -> None:
     drafts: list[str] = []
 
@@ -95,7 +92,6 @@ def test_a_draft_is_not_taken_until_its_last_line_is_deleted(workspace: Path) ->
     assert len(drafts) == 4
 
 
-@pytest.mark.seconds
 def test_an_answer_that_is_moved_into_place_counts(workspace: Path) -> None:
     def move(answer: Path) -> None:
         made = answer.with_name("made-elsewhere")
@@ -117,7 +113,6 @@ def test_a_slow_writer_is_waited_for(workspace: Path) -> None:
     assert result.text == "one\ntwo"
 
 
-@pytest.mark.seconds
 def test_without_file_notifications_the_file_is_polled(
     workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +141,6 @@ def test_an_answer_that_does_not_fit_is_returned_to_the_person(workspace: Path) 
     assert "no JSON in the answer" in person.asked[1]
 
 
-@pytest.mark.seconds
 def test_the_person_sees_the_attachments_of_the_prompt(workspace: Path) -> None:
     (workspace / "notes.txt").write_text("notes")
     person = Person("ok")
@@ -173,7 +167,6 @@ def test_a_person_has_a_month_by_default(
     assert prepare("manual", {"cwd": workspace}).run.timeout == 900
 
 
-@pytest.mark.seconds
 def test_a_question_stays_open_after_a_deadline(workspace: Path) -> None:
     result = corral.run_sync("manual", "Still there?", cwd=workspace, timeout=0.2)
     assert result.status == "timeout"
@@ -198,7 +191,6 @@ async def test_leaving_early_leaves_the_question_open(workspace: Path) -> None:
     assert not store.is_in_use(stored)
 
 
-@pytest.mark.seconds
 def test_another_prompt_is_another_question_and_the_open_one_stays(workspace: Path) -> None:
     first = corral.run_sync("manual", "One?", cwd=workspace, timeout=0.2)
     person = Person("two")
@@ -210,7 +202,6 @@ def test_another_prompt_is_another_question_and_the_open_one_stays(workspace: Pa
     assert (store.find("last").folder / "turn-1" / "prompt.md").read_text().startswith("One?")
 
 
-@pytest.mark.seconds
 def test_a_session_with_a_person_continues(workspace: Path) -> None:
     first = corral.run_sync("manual", "One?", cwd=workspace, on_event=Person("one"))
     person = Person("two")
@@ -245,7 +236,6 @@ class Counting(selectors.DefaultSelector):
         return super().select(timeout)
 
 
-@pytest.mark.seconds
 def test_waiting_does_not_wake_the_loop(workspace: Path) -> None:
     counts: list[int] = []
     was_idle: list[bool] = []
@@ -391,7 +381,6 @@ def test_an_editor_that_exits_without_an_answer_leaves_the_question_open(
     assert store.open_prompt(store.find("last")) == "What now?"
 
 
-@pytest.mark.seconds
 def test_a_run_that_ends_also_ends_the_editor(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,6 @@ async def test_an_embedded_repository_that_the_agent_committed_becomes_its_files
     assert git(repository, "log", "-1", "--format=%s", f"{change.commit}~1") == "outer"
 
 
-@pytest.mark.seconds
 async def test_a_submodule_stays_one_until_its_files_change(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -166,7 +165,6 @@ def test_files_are_not_written_through_links(repository: Path, tmp_path: Path) -
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_folder_replaced_by_a_link_while_it_is_read_is_not_followed(
     repository: Path, tmp_path: Path
 ) -> None:
@@ -302,7 +300,6 @@ NAMES = (
 )
 
 
-@pytest.mark.seconds
 def test_ignore_files_mean_what_git_says(tmp_path: Path) -> None:
     numbers = random.Random(7)
     folder = tmp_path / "r"

@@ -342,7 +342,6 @@ async def test_each_kind_of_silence_has_its_deadline(output: bytes) -> None:
     assert "0.1 s" in error.message
 
 
-@pytest.mark.seconds
 async def test_a_slow_server_that_keeps_sending_is_not_silent() -> None:
     async def talk(line: RawConnection) -> None:
         while await line.request():
@@ -355,7 +354,6 @@ async def test_a_slow_server_that_keeps_sending_is_not_silent() -> None:
         assert server.connections == 1
 
 
-@pytest.mark.seconds
 async def test_a_long_upload_does_not_count_as_silence() -> None:
     size = 64 * 1024 * 1024
 

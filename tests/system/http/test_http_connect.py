@@ -307,7 +307,6 @@ async def test_an_untrusted_server_gets_no_request(
     assert "SSL_CERT_FILE" in (caught.value.hint or "")
 
 
-@pytest.mark.seconds
 async def test_a_server_without_tls_is_named_in_the_error() -> None:
     impatient = Http(connect_timeout=1)  # such a server waits for a line that never ends
     async with raw_server(respond_with(plain(), keep=False)) as server, impatient as http:

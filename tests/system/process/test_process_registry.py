@@ -94,7 +94,6 @@ def test_processes_of_a_killed_owner_are_ended(kind: str, folder: Path) -> None:
     assert process_registry.entries() == []
 
 
-@pytest.mark.seconds
 def test_a_kill_at_any_call_of_a_registration_leaves_nothing(folder: Path) -> None:
     program = [sys.executable, str(PROGRAMS / "killed_registration.py"), str(folder)]
     killed = 0
@@ -112,7 +111,6 @@ def test_a_kill_at_any_call_of_a_registration_leaves_nothing(folder: Path) -> No
     assert killed == 3  # two calls for the new entry, one for the complete one
 
 
-@pytest.mark.seconds
 @pytest.mark.parametrize("how", ["soft-limit", "hard-limit"])
 def test_a_run_that_ends_without_free_descriptors_leaves_nothing(how: str, folder: Path) -> None:
     token = secrets.token_hex()
@@ -143,7 +141,6 @@ def test_the_entry_of_a_run_that_dies_late_is_removed_then(
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_several_may_reap_at_once(folder: Path) -> None:
     tokens = [secrets.token_hex() for _ in range(4)]
     for token in tokens:

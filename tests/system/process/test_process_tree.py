@@ -393,7 +393,6 @@ def test_an_orphan_of_the_caller_is_left_alone() -> None:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_a_hundred_concurrent_runs_half_of_them_cancelled_leave_nothing(folder: Path) -> None:
     chance = random.Random(20_240_611)
     token = secrets.token_hex()

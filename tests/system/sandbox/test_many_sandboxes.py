@@ -58,7 +58,6 @@ def state() -> dict[str, object]:
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 async def test_a_hundred_sandboxes_at_once_leave_nothing(
     workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,7 +106,6 @@ async def test_an_agent_that_writes_without_permission_fails(
 
 
 @pytest.mark.deep
-@pytest.mark.seconds
 def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
     def check(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(

@@ -150,7 +150,6 @@ def test_the_cache_is_counted_separately_and_thoughts_as_output() -> None:
     assert reported.output_tokens_details.thinking_tokens == 3
 
 
-@pytest.mark.seconds
 def test_usage_is_estimated_unless_the_script_switches_it_off() -> None:
     assert ask_both_ways(say("four" * 4)).usage.output_tokens == 4
     with ModelServer([Turn(text="a", usage=False)] * 2) as server:

@@ -246,7 +246,6 @@ def test_a_refusal_is_streamed_as_one() -> None:
     assert "response.refusal.done" in reported
 
 
-@pytest.mark.seconds
 def test_the_sdks_own_assembler_agrees() -> None:
     from openai import AsyncOpenAI
 
