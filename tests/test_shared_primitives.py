@@ -73,7 +73,7 @@ def _uses_a_type(call: ast.Call) -> bool:
 ALLOWED = {
     ("typed decoding", "_system/hook_guard.py"): "a program with one thread that loads little",
     ("atomic replace", "_engine/batch/api.py"): "a method of the results file",
-    ("atomic replace", "_engine/batch/resume.py"): "a method of the results file",
+    ("atomic replace", "_engine/batch/rounds.py"): "a method of the results file",
     ("slug", "_pipelines/execution/run_dir.py"): "an escape that can be reversed, not a slug",
 }
 

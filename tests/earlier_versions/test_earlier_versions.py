@@ -89,7 +89,8 @@ class Stored:
             return False
         assert code == 2, output
         (line,) = output.strip().splitlines()
-        assert f"is stored in format 1, and this corral uses format {OURS}" in line
+        other_format = f"is stored in format 1, and this corral uses format {OURS}"
+        assert other_format in line or "was stored by an earlier corral" in line
         assert self.digest() == before
         return True
 
@@ -174,7 +175,7 @@ def test_runs_and_batches_are_shown_or_refused(stored: Stored) -> None:
     assert code == 0, output
     for batch in stored.rows("corral.batch"):
         if batch in output:
-            assert stored.is_refused(f"batches show {batch}{db}") == (stored.name == UNREADABLE)
+            assert stored.is_refused(f"batches show {batch}{db}")
             if db:
                 assert stored.is_refused(f"batches show {batch}")
 
@@ -254,5 +255,4 @@ def check_continued(stored: Stored) -> None:
     finally:
         worker.terminate()
         worker.wait(60)
-    assert start(BATCH).wait(60) == 0
-    assert len((stored.work / "new.jsonl").read_text().splitlines()) == 2
+    assert stored.is_refused(BATCH)

@@ -17,8 +17,7 @@ import pytest
 import sqlalchemy.exc
 
 from corral._engine.agent_host.client import RESERVED, HostFiles, StoredOutcome
-from corral._engine.batch import batch_store
-from corral._engine.dbos import database
+from corral._engine.dbos import client, database
 from corral._pipelines.scheduler.outcome import Outcome
 from corral.errors import StorageFailed
 
@@ -183,15 +182,10 @@ def test_a_result_that_cannot_be_written_becomes_a_failure_in_the_reserved_space
         assert [each.name for each in files.job(name).iterdir()] == ["result.json"]
 
 
-async def test_a_batch_whose_first_entry_finds_a_full_disk_gets_an_error_of_corral(
-    empty_db: Path,
-) -> None:
-    thread = batch_store.BatchStoreThread(database.find(str(empty_db)))
-
-    def fill(_store: batch_store.BatchStore) -> None:
+async def test_a_call_that_finds_a_full_disk_gets_an_error_of_corral(empty_db: Path) -> None:
+    def fill(_client: client.DatabaseClient) -> None:
         full = sqlite3.OperationalError("database or disk is full")
         raise sqlalchemy.exc.OperationalError("INSERT", {}, full)
 
     with pytest.raises(StorageFailed, match="disk is full"):
-        await thread.call(fill)
-    await thread.close()
+        await client.with_client(database.find(str(empty_db)), fill)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ from support.durable_processes import DurableProcesses, submit, wait_until
 import corral
 from corral._engine import query, service
 from corral._engine.batch import query as batch_query
-from corral._engine.batch.batch_store import BatchStore
-from corral._engine.dbos import database
+from corral._engine.dbos import client, database
 from corral._engine.payloads import RunConfig, RunInput
 from corral._system import paths
 from corral.errors import ConfigError
@@ -29,8 +27,8 @@ WAITS = CHAIN.replace('type="t.step"', 'type="t.wait", file="/never"')
 
 
 def rows(db: str) -> set[str]:
-    with closing(BatchStore(database.find(db))) as store:
-        return {each.id for each in store.list_workflows()}
+    with client.connect(database.find(db)) as connected:
+        return {each.id for each in connected.list_workflows()}
 
 
 def pruned(db: str, older_than: float, *, dry_run: bool = False) -> list[tuple[str, str]]:

@@ -168,7 +168,7 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     from corral._cli.ui.batch_progress import BatchProgress
     from corral._cli.ui.signals import INTERRUPTED, run_cancellable
     from corral._engine.batch import api
-    from corral._engine.batch.batch_store import BatchCommand
+    from corral._engine.batch.rounds import BatchCommand
 
     rule = VerdictRule.read(
         {

@@ -25,8 +25,8 @@ from corral._comparison.plan import (
 from corral._comparison.summary import ComparisonSummary, summarize
 from corral._comparison.tasks import Tasks
 from corral._engine.batch.api import Batch
-from corral._engine.batch.batch_store import BatchCommand
 from corral._engine.batch.results import BatchReport, BatchResult
+from corral._engine.batch.rounds import BatchCommand
 from corral._engine.batch.spec import BatchOptions
 from corral._engine.dbos import database
 from corral._engine.worker.executor import unpack_options

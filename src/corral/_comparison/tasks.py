@@ -26,7 +26,8 @@ import msgspec
 
 from corral._core.durations import seconds
 from corral._engine.batch import tasks as batch_tasks
-from corral._engine.batch.tasks import TEXT_FIELD, BatchTask, TaskInput
+from corral._engine.batch.task_scheduler import BatchTask
+from corral._engine.batch.tasks import TEXT_FIELD, TaskInput
 from corral._system import fs
 from corral.errors import ConfigError, PromptError
 from corral.values import Json, as_object, is_object, is_sequence

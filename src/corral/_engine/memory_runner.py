@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec.structs import replace
 
 from corral._core.spending import Raise
+from corral._engine.batch.task_scheduler import BatchRound, BatchScheduler
 from corral._engine.node_runner import NodeRunner
 from corral._engine.payloads import PipelineOutput
 from corral._engine.run_loop import ProgramLoop, Projection, RunLoop, drawn
@@ -59,7 +60,7 @@ from corral._pipelines.scheduler.commands import (
     Woken,
 )
 from corral._pipelines.scheduler.merge import has_lanes, uses_worktrees
-from corral._pipelines.scheduler.outcome import failed
+from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import clock
@@ -105,31 +106,37 @@ class MemoryRun:
         tree: RunWorktree | None = None,
         budget: Budget | None = None,
         program: Program | None = None,
+        batch: BatchRound | None = None,
+        on_outcome: Callable[[str, Outcome], None] | None = None,
     ) -> None:
         """``interviewer`` answers the questions of human gates; without one, a question without a
         timeout fails. Without a ``folder`` nothing is written. ``parent``: the run that this one is
         a node of. ``tree``: the worktree that the workspace is in. ``budget`` is the caller's, of
         which the limits of the graph are a part. ``program``: that of a workflow, whose graph has
-        no nodes."""
+        no nodes. ``batch``: the tasks of a batch, for which ``on_outcome`` is called."""
         self.graph = graph
         self.run_id: str = run_id or f"run-{random_hex(4)}"
         self._program = program
-        self.scheduler: Scheduler | WorkflowScheduler = (
-            Scheduler(graph, run_id=self.run_id, values=values)
-            if program is None
-            else WorkflowScheduler(graph, run_id=self.run_id)
-        )
+        self.scheduler: Scheduler | WorkflowScheduler | BatchScheduler
+        if batch is not None:
+            self.scheduler = BatchScheduler(graph, batch, run_id=self.run_id)
+        elif program is not None:
+            self.scheduler = WorkflowScheduler(graph, run_id=self.run_id)
+        else:
+            self.scheduler = Scheduler(graph, run_id=self.run_id, values=values)
         self._depth: int = 0 if parent is None else parent._depth + 1
         self._interviewer = interviewer
         self._on_event = on_event
         spans: LivePipelineSpans | None = None
-        if (endpoint := resources.options.get("otel")) is not None:
+        endpoint = resources.options.get("otel")
+        if endpoint is not None and batch is None:  # a batch sends its spans itself
             from corral._pipelines.run_spans import LivePipelineSpans
 
             spans = LivePipelineSpans(endpoint, resources.env, graph)
         run_dir = None if folder is None else RunDir(Path(folder).absolute())
         self._projection = Projection(self.run_id, run_dir, spans=spans)
         self._projection.on_event = on_event
+        self._projection.on_outcome = on_outcome
         self._outer_budget = budget if parent is None else parent.budget
         self.budget: Budget | None = self._outer_budget
         """What the model calls may use; None: there is no limit."""

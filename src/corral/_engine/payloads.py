@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral._core.spending import Spent
+from corral._engine.batch.task_scheduler import BatchRound, BatchScheduler
 from corral._engine.dbos.database import UnreadableRecord
 from corral._engine.node_runner import Retrying
 from corral._pipelines.graph import Graph, Value
@@ -42,9 +43,9 @@ RunStatus: TypeAlias = Literal["success", "fail", "cancelled"]
 RUN_WORKFLOW = "corral.run"
 NODE_WORKFLOW = "corral.node"
 BATCH_WORKFLOW = "corral.batch"
-"""A workflow that does nothing: its input is what the tasks of a batch share."""
+"""A run whose visits are the tasks of a batch."""
 BATCH_CLOSED = "closed"
-"""The label of a batch's round that has ended: the summary of the batch."""
+"""The label of a batch's round whose results were reported: the summary of the batch."""
 CONTINUES = "continues"
 """The label of a run that goes on instead of another one, which has ended: that one's id."""
 COMMIT = "internal.commit"
@@ -144,6 +145,19 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether nodes run in the process of the run, as tasks, instead of as queued workflows."""
     program: StoredProgram | None = None
     """Of a workflow. Its graph has no nodes."""
+    batch: BatchRound | None = None
+    """Of a batch. Its graph has one node."""
+
+    @property
+    def workflow(self) -> str:
+        """The name of the workflow that executes it."""
+        return RUN_WORKFLOW if self.batch is None else BATCH_WORKFLOW
+
+    def without_tasks(self) -> RunInput:
+        """What the nodes need of it: the tasks of a batch may be large."""
+        if self.batch is None:
+            return self
+        return replace(self, batch=replace(self.batch, tasks=""))
 
     @property
     def spent_before(self) -> Spent:
@@ -156,8 +170,10 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
         )
 
-    def new_scheduler(self) -> Scheduler | WorkflowScheduler:
+    def new_scheduler(self) -> Scheduler | WorkflowScheduler | BatchScheduler:
         """A scheduler for this run from its beginning."""
+        if self.batch is not None:
+            return BatchScheduler(self.graph, self.batch, run_id=self.run_id)
         if self.program is None:
             return Scheduler(self.graph, run_id=self.run_id, values=self.values)
         known = self.program.known
@@ -174,8 +190,6 @@ class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The message that is sent to the run after the sleep."""
     child: str = ""
     """The child run whose progress is read after the sleep."""
-    alone: bool = False
-    """Of no run: the outcome is the workflow's output, and no message is sent."""
 
 
 class NodesStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -8,7 +8,7 @@ run, on any machine, without disturbing it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -85,6 +85,8 @@ from corral.values import as_list
 FIRST_POLL = 0.05
 """Seconds between two reads of a followed run after an event."""
 
+PAGE = 1000
+"""Maximum number of new journal entries that are read at once."""
 LATE = 8
 """How many journal entries may be written after one with a higher number: a received message is
 written when it arrives, but the end of the wait for it, with a higher number, before."""
@@ -216,17 +218,11 @@ async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]
             raise run_not_found(run)
         with reading(run, row.format):
             replay = Replay(unpack(row.input, RunInput))
-        agent_events = AgentEventReader(replay)
-        count, last_numbers = 0, set[int]()
+        agent_events, reader = AgentEventReader(replay), JournalReader(client, run)
 
         async def read_new() -> bool:
             """Whether there were new entries."""
-            nonlocal count, last_numbers
-            start = max(0, count - LATE)
-            found = await read_patiently(database, lambda: client.journal(run, offset=start))
-            # What was read before and is in these entries was in the last ones, too.
-            entries = [entry for entry in found if entry.number not in last_numbers]
-            last_numbers, count = {entry.number for entry in found}, count + len(entries)
+            entries = await read_patiently(database, reader.read_new)
             for entry in entries:
                 with reading(run, row.format):
                     replay.feed(entry)
@@ -283,6 +279,63 @@ def run_output(client: DatabaseClient, run: str) -> PipelineOutput | None:
 
 
 # The history of a run.
+
+
+class JournalReader:
+    """Reads the journal of a run: each call continues where the last one stopped. Blocking."""
+
+    def __init__(self, client: DatabaseClient, run: str) -> None:
+        self._client, self._run = client, run
+        self._count = 0
+        self._last = set[int]()
+
+    def read_new(self) -> list[JournalEntry]:
+        """At most ``PAGE`` new entries. Raises ``UnreadableRecord``."""
+        start = max(0, self._count - LATE)
+        entries = self._client.journal(self._run, offset=start, limit=LATE + PAGE)
+        # What was read before and is in these entries was in the last ones, too.
+        new = [entry for entry in entries if entry.number not in self._last]
+        self._last, self._count = {entry.number for entry in entries}, self._count + len(new)
+        return new
+
+
+async def follow_ends(
+    reader: JournalReader,
+    client: DatabaseClient,
+    database: Database,
+    run: str,
+    wait: Callable[[float], Awaitable[None]],
+) -> AsyncGenerator[list[Ended]]:
+    """The ends of the visits of a run that ``reader`` has not read yet, as they come, until the run
+    has ended. ``wait`` is called where there is nothing to read, with the seconds to wait at
+    most."""
+    pause, is_over = FIRST_POLL, False
+    while True:
+        entries = await read_patiently(database, reader.read_new)
+        if ends := [end for entry in entries for end in ends_in(entry)]:
+            yield ends
+        if entries:
+            pause = FIRST_POLL
+            continue
+        if is_over:
+            return
+        state = await read_patiently(database, lambda: client.state(run))
+        is_over = state is None or state in ENDED_STATES
+        if not is_over:  # else what it recorded before it ended is read
+            pause = min(pause * 1.4, LAST_POLL)
+            await wait(pause)
+
+
+def ends_in(entry: JournalEntry) -> list[Ended]:
+    """The ends of visits that a journal entry records. Raises ``UnreadableRecord``."""
+    found: list[Message | Retrying | AgentAsks] = []
+    if entry.name == NODES:
+        found += unpack(entry.output, NodesStep).messages
+    elif entry.name == RECEIVED and entry.output is not None:
+        found.append(unpack_message(entry.output))
+    elif entry.name == LOOKED:
+        found += map(unpack_message, as_list(entry.output))
+    return [each for each in found if isinstance(each, Ended)]
 
 
 class AgentEventReader:

@@ -6,15 +6,13 @@ Directories outside corral's home, files of results, and branches stay.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 from corral._engine import limits
 from corral._engine.agent_host import client
 from corral._engine.batch import query
-from corral._engine.batch.batch_store import BatchStore
-from corral._engine.dbos.client import WorkflowInfo
-from corral._engine.dbos.database import find, storage_errors
+from corral._engine.dbos.client import WorkflowInfo, connect
+from corral._engine.dbos.database import find
 from corral._engine.payloads import BATCH_WORKFLOW
 from corral._system import fs, paths
 
@@ -23,7 +21,7 @@ def delete_run(name: str, *, db: str | None = None) -> None:
     """Delete a run or batch that no process works on, with its directories in corral's home. What
     has not ended is cancelled before. Blocking."""
     database = find(db)
-    with storage_errors(database), closing(BatchStore(database)) as store:
+    with connect(database) as store:
         roots = store.list_workflows(ids=[name])
         if roots and roots[0].name == BATCH_WORKFLOW:
             roots = query.batch_rounds(store).get(name, roots)

@@ -53,7 +53,7 @@ from corral._pipelines.scheduler.commands import (
     Stop,
     Wait,
 )
-from corral._pipelines.scheduler.outcome import RESULT
+from corral._pipelines.scheduler.outcome import RESULT, Outcome
 from corral._pipelines.scheduler.state import State
 from corral._pipelines.templates import as_text
 from corral._system import clock
@@ -109,7 +109,7 @@ class Journal(Protocol):
 
 
 class RunScheduler(Protocol):
-    """What a run follows: a graph, or a program."""
+    """What a run follows: a graph, a program, or the tasks of a batch."""
 
     state: State
 
@@ -289,12 +289,16 @@ class Projection:
         if folder is not None:
             self.writer = CheckpointWriter(folder, None if is_journaled else self._report_saved)
         self.on_event: Callable[[PipelineEvent], None] | None = None
+        self.on_outcome: Callable[[str, Outcome], None] | None = None
+        """Called with a visit and its outcome, where the scheduler reports it (``Checkpoint``)."""
         self._numbering = EventNumbering(run_id)
         self._recorded = recorded
         self._is_journaled = is_journaled
 
     def record(self, command: Command | Retrying, state: State) -> None:
         writer = self.writer
+        if self.on_outcome is not None and isinstance(command, Checkpoint) and command.outcome:
+            self.on_outcome(command.visit, command.outcome)
         if writer is None and self.spans is None and self.on_event is None:
             return
         is_end = isinstance(command, EmitEvent) and isinstance(command.event, _END_EVENTS)

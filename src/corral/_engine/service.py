@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -70,11 +71,17 @@ def new_id(name: str) -> str:
 
 
 async def start(
-    run_input: RunInput, *, db: str | None = None, queue: str | None = None, continues: str = ""
+    run_input: RunInput,
+    *,
+    db: str | None = None,
+    queue: str | None = None,
+    continues: str = "",
+    labels: Mapping[str, Json] | None = None,
 ) -> str:
     """Start a run; returns its id, a new one if ``run_input`` has none. ``queue``: its workers
-    execute the run; None: this process does. ``continues``: the run that it goes on for. Raises
-    ``ConfigError`` if another one does."""
+    execute the run; None: this process does. ``continues``: the run that it goes on for.
+    ``labels``: more than each run has, for lists. Raises ``ConfigError`` if another run goes on for
+    it, or has its id."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
     if continues and (
@@ -116,7 +123,8 @@ async def start(
         at=clock.now(),
         local_nodes=local_nodes,
     )
-    if not await with_client(database, lambda client: _submit(client, submitted, continues)):
+    more = {**(labels or {}), **({CONTINUES: continues} if continues else {})}
+    if not await with_client(database, lambda client: _submit(client, submitted, more)):
         raise _exists(name)
     return name
 
@@ -125,7 +133,7 @@ def _exists(run: str) -> ConfigError:
     return ConfigError(f"the run {run!r} already exists", hint="Choose another id, or resume it.")
 
 
-def _submit(client: DatabaseClient, run_input: RunInput, continues: str) -> bool:
+def _submit(client: DatabaseClient, run_input: RunInput, more: Mapping[str, Json]) -> bool:
     """Submit the run; False: another one has its id."""
     if client.state(run_input.run_id) is not None:
         return False
@@ -137,12 +145,11 @@ def _submit(client: DatabaseClient, run_input: RunInput, continues: str) -> bool
         "folder": run_input.config.folder,
         "workspace": run_input.config.workspace,
         **run_input.config.labels,
+        **more,
     }
-    if continues:
-        labels[CONTINUES] = continues
     client.submit(
         WorkflowSubmission(
-            name=RUN_WORKFLOW,
+            name=run_input.workflow,
             id=run_input.run_id,
             queue=run_input.queue,
             payload=pack(run_input),
@@ -193,7 +200,8 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         # What cannot be read can be cancelled.
         with contextlib.suppress(UnreadableRecord, FormatUnsupported):
             row = client.get_workflow(run)
-            if row is not None and row.name == RUN_WORKFLOW and row.input is not None:
+            is_run = row is not None and row.name in (RUN_WORKFLOW, BATCH_WORKFLOW)
+            if row is not None and is_run and row.input is not None:
                 with reading(run, row.format):
                     return unpack(row.input, RunInput).config
         return None
@@ -244,10 +252,13 @@ async def add_budget(
     return await with_client(database, add)
 
 
-async def resume(run: str, *, db: str | None = None, restarts_jobs: bool = False) -> None:
-    """Continue a run in this process if no executor runs it. A run that a worker executes, or that
-    has ended, stays as it is. ``restarts_jobs``: what its agents use, such as a scripted model,
-    ended with the process that started them, so what they are doing starts again."""
+async def resume(
+    run: str, *, db: str | None = None, queue: str | None = None, restarts_jobs: bool = False
+) -> None:
+    """Continue a run if no executor runs it: in this process, or by the workers of ``queue``. A run
+    that a worker executes, or that has ended, stays as it is. ``restarts_jobs``: what its agents
+    use, such as a scripted model, ended with the process that started them, so what they are doing
+    starts again."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
 
@@ -258,7 +269,10 @@ async def resume(run: str, *, db: str | None = None, restarts_jobs: bool = False
         found[0].check_format()
 
     await with_client(database, check)  # before an executor is recorded
-    here = await process_engine.opened(database)
+    queues = [queue or DEFAULT_QUEUE]
+    if queue is None:
+        here = await process_engine.opened(database)
+        queues = [here.queue_names[0], *here.all_queues]
 
     def move(client: DatabaseClient) -> None:
         open_workflows = client.list_workflows(ids=[run], states=OPEN_STATES)
@@ -268,7 +282,7 @@ async def resume(run: str, *, db: str | None = None, restarts_jobs: bool = False
                 executor_id = responsible_executor(each)
                 if executor_id is None or liveness.is_alive(executor_id):
                     continue
-                target = moved_queue(each.queue, here.queue_names[0], here.all_queues)
+                target = moved_queue(each.queue, queues[0], queues)
                 agent_host_client.retire(each.id, at_once=restarts_jobs)
                 client.resume([each.id], target)
 

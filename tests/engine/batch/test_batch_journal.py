@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import corral
 from corral._engine import process_engine
-from corral._engine.dbos import adapter, client
-from corral._engine.dbos.database import find
-from corral._engine.payloads import NODE_WORKFLOW
+from corral._engine.batch import query
+from corral._engine.dbos import adapter
 from corral._pipelines.execution import handlers
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.nodes import item
@@ -61,25 +61,22 @@ async def test_a_failed_attempt_is_repeated_and_not_made_again(
     assert report.ok, report.failures
     assert sorted(tasks.attempts) == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
     assert {each.id: each.attempts for each in report.results} == {"a": 1, "b": 3}
-    with client.connect(find(db)) as connected:
-        journal = [each.name for each in connected.journal("b/b") if "#" in each.name]
-        (row,) = connected.list_workflows(ids=["b/a"], name=NODE_WORKFLOW)
-    assert journal == ["item#1", "item#2", "item#3"]
-    assert row.state == "succeeded"
 
 
-async def test_a_task_that_is_cancelled_from_outside_ends(
+async def test_a_batch_that_is_cancelled_from_outside_ends_and_can_be_continued(
     new_file: str, workspace: Path, tasks: Tasks
 ) -> None:
     tasks.hangs = {"b"}
     running = asyncio.create_task(batch(new_file, workspace).run_to_end())
     while len(tasks.attempts) < 2:
         await asyncio.sleep(0.01)
-    with client.connect(find(new_file)) as connected:
-        connected.cancel(["b/b"])
+    assert await query.cancel_batch("b", db=new_file) >= 1
     report = await running
-    assert [each.code for each in report.failures] == ["cancelled"]
-    assert report.succeeded == 1
+    assert (report.succeeded, report.failed, report.left) == (1, 0, 1)
+    (shown,) = await query.list_batches(db=new_file)
+    assert shown.status == "cancelled"
+    tasks.hangs = set()
+    assert (await batch(new_file, workspace)).ok
 
 
 async def test_an_interrupted_batch_is_continued_in_the_same_engine(
@@ -99,7 +96,7 @@ async def test_an_interrupted_batch_is_continued_in_the_same_engine(
     assert sorted(tasks.attempts)[-2:] == [("b", 1), ("b", 1)]
 
 
-async def test_a_batch_that_is_interrupted_while_it_claims_tasks_is_continued(
+async def test_a_batch_that_is_interrupted_while_it_is_started_is_continued(
     new_file: str, workspace: Path, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop, is_cancelled = asyncio.get_running_loop(), threading.Event()
@@ -109,7 +106,7 @@ async def test_a_batch_that_is_interrupted_while_it_claims_tasks_is_continued(
         is_cancelled.set()
 
     def watch(moment: str) -> None:
-        if moment == "before begin":
+        if moment == "before step nodes":
             loop.call_soon_threadsafe(cancel)
             is_cancelled.wait(10)
 
@@ -119,6 +116,25 @@ async def test_a_batch_that_is_interrupted_while_it_claims_tasks_is_continued(
         await asyncio.wait({running})
         assert running.cancelled()
         monkeypatch.undo()
-        assert tasks.attempts == []
         report = await asyncio.wait_for(batch(new_file, workspace).run_to_end(), 60)
     assert report.ok, report.failures
+
+
+async def test_a_changed_concurrency_counts_for_the_round_that_goes_on(
+    new_file: str, workspace: Path, tasks: Tasks
+) -> None:
+    begin = partial(
+        corral.batch, ["1", "2", "3"], simulate=True, name="b", db=new_file, cwd=workspace
+    )
+    tasks.hangs = {"1", "2", "3"}
+    running = asyncio.create_task(begin(concurrency=1).run_to_end())
+    while not tasks.attempts:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})
+    assert tasks.attempts == [("1", 1)]
+    running = asyncio.create_task(begin(concurrency=3).run_to_end())
+    while len(tasks.attempts) < 4:
+        await asyncio.sleep(0.01)
+    running.cancel()
+    await asyncio.wait({running})

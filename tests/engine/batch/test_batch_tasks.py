@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from corral._engine.batch import tasks as batch_tasks
-from corral._engine.batch.tasks import BatchTask
+from corral._engine.batch.task_scheduler import BatchTask
 from corral.errors import ConfigError
 
 

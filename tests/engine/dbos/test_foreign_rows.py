@@ -220,10 +220,11 @@ def test_one_damaged_batch_does_not_hide_the_others(
             found = asyncio.run(query.list_batches(db=new_file))
             assert [each.name for each in found if each.name != "one"] == ["two"]
     assert "the record of 'one'" in caplog.text
-    with _changed(new_file, "workflow_output", "output", "{", "one/1"):
-        details = asyncio.run(query.show_batch("one", db=new_file))
-        assert details.report.succeeded == 1
-        assert "its record cannot be read" in details.report.failures[0].message
+    with (
+        _changed(new_file, "operation_outputs", "output", "{", "one"),
+        pytest.raises(ConfigError, match="the record of 'one' cannot be read"),
+    ):
+        asyncio.run(query.show_batch("one", db=new_file))
 
 
 def test_a_batch_is_continued_by_no_other_command(new_file: str, workspace: Path) -> None:

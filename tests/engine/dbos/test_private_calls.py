@@ -25,18 +25,12 @@ KNOWN = {
     "_serialization.deserialize_args": "37e5c7a87a9729a5",
     "_serialization.deserialize_exception": "31e35f62f0d4f9e2",
     "_serialization.deserialize_value": "f22490354f07510b",
-    "_serialization.serialize_args": "5fc9ce8789a56415",
     "_sys_db.SystemDatabase._send_bulk_txn": "cb863f371d151ab5",
-    "_sys_db.SystemDatabase.check_operation_execution": "ff7d4d8268216b9e",
     "_sys_db.SystemDatabase.reenqueue_for_recovery": "aad4cf5572c4d60c",
     "_sys_db.SystemDatabase.start_queued_workflows": "8dcbf2b192c47021",
     "_sys_db.SystemDatabase.transition_delayed_workflows": "f98c5e1376a200ab",
-    "_sys_db.SystemDatabase.update_workflow_outcome": "99dc13d68815a11f",
     "table application_versions": "cdab9757670d5632",
     "table notifications": "f4dfc92c07e10456",
-    "table operation_outputs": "ea6cf4bcedc73812",
-    "table workflow_input": "ba3372c9bb0ef643",
-    "table workflow_output": "833535e03d36f4d3",
     "table workflow_status": "afbac38c82c23337",
 }
 """The digest of each part of the library that corral depends on. If one has changed, read the new

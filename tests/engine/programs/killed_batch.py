@@ -1,7 +1,7 @@
 """A batch that kills its process at the n-th moment; forked by ``fork_server.py``.
 
-Moments are the writes to a journal, the submission of tasks, and the writes of results: before,
-within the line, and after. With 0 the batch runs to its end, and the moments are counted.
+Moments are the writes to a journal, and the writes of results: before, within the line, and after.
+With 0 the batch runs to its end, and the moments are counted.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 import corral
-from corral._engine.batch import api, batch_store, results
+from corral._engine.batch import api, results
 from corral._engine.batch.results import BatchResult, line_of
 from corral._engine.dbos import adapter
-from corral._engine.dbos.database import WorkflowSubmission
 from corral._pipelines.execution import handlers
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.nodes import item
@@ -56,13 +55,6 @@ class KilledOutputFile(results.OutputFile):
         die("after write")
 
 
-class KilledStore(batch_store.BatchStore):
-    def submit_all(self, submissions: Sequence[WorkflowSubmission]) -> None:
-        die("before enqueue")
-        super().submit_all(submissions)
-        die("after enqueue")
-
-
 async def work(work: NodeContext) -> Outcome:
     """Logs the task."""
     die("before the task")
@@ -85,7 +77,6 @@ async def run_batch(count: int, in_order: bool) -> None:
     handlers.register("batch.item", work)
     adapter.watch = die
     setattr(api, "OutputFile", KilledOutputFile)  # noqa: B010
-    batch_store.BatchStore = KilledStore  # type: ignore[misc]
     report = await corral.batch(
         [{"id": f"t{n}"} for n in range(count)],
         "task {{id}}",

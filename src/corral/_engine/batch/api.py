@@ -11,7 +11,8 @@
 
 Batches are durable by default: a finished task is never run twice, whatever crashes, and the same
 call continues where the last one stopped. In memory (``durable=False``) only the file of results is
-written; tasks in it are not run again either. ``journal`` and ``store`` explain it.
+written; tasks in it are not run again either. Both are runs of the engine: ``task_scheduler``
+decides which task runs next, and ``rounds`` explains what a batch has in a database.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Unpack
 
@@ -29,8 +30,6 @@ import msgspec
 from corral._core.spending import LimitKwargs
 from corral._engine import process_engine
 from corral._engine.batch.batch_spans import BatchSpans, batch_spans
-from corral._engine.batch.batch_store import BatchCommand
-from corral._engine.batch.journal import MemoryTaskJournal
 from corral._engine.batch.results import (
     BatchReport,
     BatchResult,
@@ -40,16 +39,25 @@ from corral._engine.batch.results import (
     line_of,
     result_of,
 )
-from corral._engine.batch.resume import ResumeState, durable_state, memory_state
+from corral._engine.batch.rounds import (
+    BatchCommand,
+    ResumeState,
+    close,
+    durable_round,
+    plan_memory,
+    spent_by,
+)
 from corral._engine.batch.spec import BatchOptions, BatchSpec, build_spec
+from corral._engine.batch.task_scheduler import is_left
 from corral._engine.batch.tasks import TaskInput
-from corral._engine.dbos import database
-from corral._engine.dbos.database import require
+from corral._engine.dbos.database import Database, require
+from corral._engine.memory_runner import MemoryRun
 from corral._engine.worker import executor
+from corral._pipelines.scheduler.outcome import Outcome
 from corral._protocol.schema import Schema
 from corral._system.clock import Stopwatch
 from corral._system.threads import short_traceback_async, sync_twin
-from corral.errors import BudgetExceeded, ConfigError
+from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 from corral.values import Output, OutputT, T_co
 
@@ -265,31 +273,25 @@ class Batch(Generic[T_co]):
             if options.results is not None:
                 out = OutputFile(options.results)
                 stack.callback(out.close)
-            runner: MemoryTaskJournal | None = None
+            own: MemoryRun | None = None
+            target: Database | None = None
             if options.durable:
                 user = await stack.enter_async_context(process_engine.used(options.db))
+                target = user.database
                 state = await stack.enter_async_context(
-                    durable_state(options, spec, out, self.command, user, self.restarts_jobs)
+                    durable_round(options, spec, out, self.command, user, self.restarts_jobs)
                 )
             else:
-                from corral._metering.budget import memory_budget
-
-                runner = MemoryTaskJournal(
-                    spec.graph,
-                    spec.name,
-                    resources=spec.resources(),
-                    workspace=spec.workspace,
-                    concurrency=spec.concurrency,
-                    budget=memory_budget(spec.limits, None),
-                )
-                state = memory_state(options, spec, out, runner)
-                await stack.enter_async_context(runner)
-            db = database.find(options.db).shown if options.durable else None
+                state = plan_memory(options, spec, out)
+                own = await stack.enter_async_context(_memory_run(spec, state))
+            db = None if target is None else target.shown
             cwd = str(spec.workspace)
-            title, own = self._prompt, runner
+            title = self._prompt
             with executor.published("batch", spec.name, title=title, cwd=cwd, db=db, budget=own):
                 self._spans = await stack.enter_async_context(batch_spans(spec))
                 await self._run(spec, state, out)
+            if target is not None:
+                await close(target, state, self.report)
         await self._notify(cwd, db)
 
     async def _notify(self, cwd: str, db: str | None) -> None:
@@ -317,44 +319,20 @@ class Batch(Generic[T_co]):
         for result in state.known.values():
             self._report(result, earlier=True)
         await asyncio.to_thread(ordered.begin)
-        todo = deque(state.todo)
-        in_flight = set(state.in_flight)
-        has_own_limits = any(self._options.task_limits.values()) or bool(self._options.agents)
-        while True:
-            # A budget that pauses holds the calls instead.
-            budget = state.runner.budget
-            if budget is None or budget.pauses or not todo:
-                reached = ""
-            else:
-                reached = await asyncio.to_thread(budget.reached_limit)
-            if reached:
-                self._stopped = "budget"
-                todo.clear()
-            # With a budget no more tasks are submitted than run at once: what is submitted is run,
-            # also when the budget is spent.
-            room = spec.concurrency if spec.limits.exist else state.runner.window
-            more = [todo.popleft() for _ in range(min(room - len(in_flight), len(todo)))]
-            if more:
-                in_flight |= {task.id for task in more}
-                if self._spans is not None:
-                    self._spans.start(more)
-                await state.runner.submit(more)
-            if not in_flight:
-                break
-            fresh: list[BatchResult] = []
-            for task, outcome in await state.runner.finished():
-                in_flight.discard(task)
-                fresh.append(result_of(spec.tasks[task], outcome, state.round))
-                if self._spans is not None:
-                    self._spans.end(fresh[-1])
-            # A task that ended at the budget of the batch, not at its own.
-            if not has_own_limits and any(each.code == BudgetExceeded.code for each in fresh):
-                self._stopped = "budget"
-                todo.clear()
-            self._report_all(await asyncio.to_thread(ordered.add, fresh))
+        round = state.round
+        if round is not None and state.ends is not None:
+            async for ends in state.ends:
+                fresh: list[BatchResult] = []
+                for task, outcome in ends:
+                    if round.spends_budget(outcome):
+                        self._stopped = "budget"
+                    if is_left(outcome):
+                        continue
+                    fresh.append(result_of(spec.tasks[task], outcome, round.number))
+                    if self._spans is not None:
+                        self._spans.end(fresh[-1], spec.tasks[task])
+                self._report_all(await asyncio.to_thread(ordered.add, fresh))
         self._report_all(await asyncio.to_thread(ordered.end))
-        if state.close is not None:
-            await state.close(self.report)
 
     def _report_all(self, results: Iterable[BatchResult]) -> None:
         for result in results:
@@ -372,6 +350,38 @@ class Batch(Generic[T_co]):
         if self._task is not None:
             self._unread.append(result)
             self._has_results.set()
+
+
+@asynccontextmanager
+async def _memory_run(spec: BatchSpec, state: ResumeState) -> AsyncGenerator[MemoryRun]:
+    """The run of a batch in memory, whose outcomes are ``state.ends``. It has ended after the
+    block."""
+    outcomes: asyncio.Queue[tuple[str, Outcome] | None] = asyncio.Queue()
+
+    async def take() -> AsyncGenerator[list[tuple[str, Outcome]]]:
+        while (each := await outcomes.get()) is not None:
+            yield [each]
+        await driving
+
+    async with spec.resources() as resources:
+        run = MemoryRun(
+            spec.graph,
+            resources=resources,
+            workspace=spec.workspace,
+            run_id=spec.name,
+            batch=state.round,
+            on_outcome=lambda task, outcome: outcomes.put_nowait((task, outcome)),
+        )
+        if run.budget is not None:
+            run.budget.record(spent_by(state.known.values()))
+        driving = asyncio.create_task(run.drive())
+        driving.add_done_callback(lambda _: outcomes.put_nowait(None))
+        state.ends = take()
+        try:
+            yield run
+        finally:
+            driving.cancel()
+            await asyncio.wait({driving})
 
 
 class _ResultOrder:

@@ -3,12 +3,12 @@ the spans of the task's agent are below."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from corral._engine.batch.results import BatchResult
 from corral._engine.batch.spec import BatchSpec
-from corral._engine.batch.tasks import NODE, BatchTask
+from corral._engine.batch.task_scheduler import NODE, BatchTask
 from corral._pipelines.events import (
     PipelineCompleted,
     PipelineFailed,
@@ -31,18 +31,13 @@ class BatchSpans:
         self._name = spec.name
         self._template = spec.graph.nodes[NODE].text("prompt")
         self._spans = spans
-        self._started: set[str] = set()
         self._succeeded = self._failed = 0
 
-    def start(self, tasks: Iterable[BatchTask]) -> None:
-        for task in tasks:
-            self._spans.set_prompt(task.id, fill(self._template, task.fields))
-            self._start(task.id, clock.now())
-
-    def end(self, result: BatchResult) -> None:
+    def end(self, result: BatchResult, asked: BatchTask) -> None:
         now, task, attempts = clock.now(), result.id, result.attempts
-        if task not in self._started:  # an earlier process has started it
-            self._start(task, now - result.seconds)
+        self._spans.set_prompt(task, fill(self._template, asked.fields))
+        began = now - result.seconds
+        self._spans.add(StepStarted(task, KIND, run_id=self._name, node=task, ts=began))
         self._succeeded += result.ok
         self._failed += not result.ok
         self._spans.set_output(f"{self._succeeded} succeeded, {self._failed} failed")
@@ -56,10 +51,6 @@ class BatchSpans:
                 StepFailed(task, reason, attempts, run_id=self._name, node=task, ts=now)
             )
         self._spans.set_prompt(task, "")  # not needed any more
-
-    def _start(self, task: str, ts: float) -> None:
-        self._started.add(task)
-        self._spans.add(StepStarted(task, KIND, run_id=self._name, node=task, ts=ts))
 
 
 @asynccontextmanager

@@ -12,11 +12,10 @@ import msgspec
 
 from corral._core.display import Card, Displayed, spent
 from corral._core.nesting import decode_json
-from corral._engine.batch.tasks import BatchTask
+from corral._engine.batch.task_scheduler import BatchTask
 from corral._engine.payloads import unpack
 from corral._pipelines.attempts import AttemptRecord
-from corral._pipelines.nodes.item import UPDATE
-from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.outcome import TASK_RESULT, Outcome
 from corral._system import fs, paths
 from corral.errors import ConfigError, CorralError, StorageFailed, from_event
 from corral.events import Error
@@ -121,7 +120,7 @@ class BatchResult(msgspec.Struct, Generic[T_co], frozen=True, kw_only=True, omit
 
 
 def result_of(task: BatchTask, outcome: Outcome, round: int = 1) -> BatchResult:
-    values = as_object(outcome.context_updates.get(UPDATE))
+    values = as_object(outcome.context_updates.get(TASK_RESULT))
     record = as_object(values.get("attempt"))
     error = None
     if not outcome.ok:

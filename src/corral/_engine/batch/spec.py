@@ -13,7 +13,8 @@ import msgspec
 from corral._core.spending import LIMITS, BudgetLimits, LimitKwargs
 from corral._engine.batch import tasks as batch_tasks
 from corral._engine.batch.results import BatchReport, BatchResult
-from corral._engine.batch.tasks import NODE, BatchTask, TaskInput
+from corral._engine.batch.task_scheduler import NODE, BatchTask
+from corral._engine.batch.tasks import TaskInput
 from corral._engine.payloads import RunConfig
 from corral._engine.run_options import as_json, with_active_span, workspace_path
 from corral._option_definitions import with_trait
@@ -102,10 +103,16 @@ class BatchSpec(msgspec.Struct, kw_only=True):
             processes=max(1, -(-self.concurrency // PROMPTS_AT_ONCE)),
         )
 
-    def run_config(self, budgets: tuple[str, ...] = (), *, detached: bool) -> RunConfig:
+    @property
+    def graph_of_run(self) -> Graph:
+        """The graph without the limits: all rounds of the batch share one budget."""
+        attrs = {name: value for name, value in self.graph.attrs.items() if name not in LIMITS}
+        return msgspec.structs.replace(self.graph, attrs=attrs)
+
+    def run_config(self, run: str, budgets: tuple[str, ...], *, detached: bool) -> RunConfig:
         return RunConfig(
             budgets=budgets,
-            folder=str(paths.home() / "batches" / self.name),
+            folder=str(paths.home() / "batches" / run),
             workspace=str(self.workspace),
             simulate=self.simulate,
             agent=self.agent or config.default_agent(),

@@ -29,8 +29,8 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 
 from corral._core.nesting import decode_json
+from corral._engine.batch.task_scheduler import BatchTask
 from corral._pipelines import templates
-from corral._pipelines.scheduler.commands import RunNode
 from corral._pipelines.templates import find
 from corral._system import fs
 from corral.errors import ConfigError
@@ -43,23 +43,8 @@ MAX_ID = 200
 TEXT_FIELD = "task"
 """The field name of a task that is only a text."""
 
-NODE = "item"
-"""The id of the only node of a batch's graph."""
-
 TaskInput: TypeAlias = str | Mapping[str, object]
 """A task as the caller gives it: its fields, or one text (``{{task}}``)."""
-
-
-class BatchTask(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    fields: dict[str, Json]
-    digest: str = ""
-    """Digest of the prompt and the options that affect the answer."""
-
-
-def task_visit(task: BatchTask, round: int = 1) -> RunNode:
-    """The visit of the batch's node that runs this task."""
-    return RunNode(id=task.id, node=NODE, number=round, context=task.fields)
 
 
 def read_tasks(path: str | Path, data: bytes | None = None) -> list[BatchTask]:

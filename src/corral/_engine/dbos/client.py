@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from dbos import DBOSClient, EnqueueOptions, WorkflowStatus
     from sqlalchemy import Engine
 
-    from corral._engine.dbos.claims import Claims
-
 T = TypeVar("T")
 
 SERVER_AWAY = 60.0
@@ -173,18 +171,6 @@ class DatabaseClient:
         """Enqueue a workflow. If one with this id exists, it stays as it is."""
         self._client.enqueue(_options(submission), submission.payload)
 
-    def submit_all(self, submissions: Sequence[WorkflowSubmission]) -> None:
-        """Enqueue workflows in one transaction: all of them or none."""
-        with self._engine.begin() as transaction:
-            for each in submissions:
-                self._client.enqueue_in_transaction(transaction, _options(each), each.payload)
-
-    def claims(self, executor: str) -> Claims:
-        """To run workflows of this executor without the library."""
-        from corral._engine.dbos.claims import Claims
-
-        return Claims(self._engine, executor)
-
     def list_workflows(
         self,
         *,
@@ -250,10 +236,12 @@ class DatabaseClient:
                 outputs += [_info(row) for row in rows]
         return outputs
 
-    def journal(self, workflow_id: str, *, offset: int = 0) -> list[JournalEntry]:
+    def journal(
+        self, workflow_id: str, *, offset: int = 0, limit: int | None = None
+    ) -> list[JournalEntry]:
         """The steps it has recorded, in order. Raises ``UnreadableRecord``."""
         with _decoding(workflow_id):
-            steps = self._client.list_workflow_steps(workflow_id, offset=offset)
+            steps = self._client.list_workflow_steps(workflow_id, offset=offset, limit=limit)
             return [
                 JournalEntry(
                     number=step["function_id"],

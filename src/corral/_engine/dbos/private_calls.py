@@ -62,21 +62,6 @@ PRIVATE_USES = (
         ),
     ),
     PrivateUse(
-        where=("claims",),
-        reason="A batch of short tasks: the library makes about ten transactions for a workflow.",
-        unnecessary_if="several workflows could be started, and several outputs be recorded, in one"
-        " transaction.",
-        depends_on=(
-            "_serialization.serialize_args",
-            "_sys_db.SystemDatabase.update_workflow_outcome",
-            "_sys_db.SystemDatabase.check_operation_execution",
-            "table operation_outputs",
-            "table workflow_input",
-            "table workflow_output",
-            "table workflow_status",
-        ),
-    ),
-    PrivateUse(
         where=(
             "private_calls.select_busy_executors",
             "private_calls.read_top_rows",

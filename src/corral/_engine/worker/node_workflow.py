@@ -7,12 +7,11 @@ worker takes (``visit``). In the process that owns its run, it is a task of that
 (``LocalNodes``), without a workflow, a queue and messages: its result becomes part of the output of
 a step of the run. The rest is about the workflow; ``LocalNodes`` has its own theory.
 
-Who calls: an executor that takes the workflow from its queue. A run (``corral.run``) or a batch
-enqueued it with a ``NodeInput``. There are three forms:
+Who calls: an executor that takes the workflow from its queue. A run enqueued it with a
+``NodeInput``. There are two forms:
 
 * a visit: attempts are made until one succeeds or the retry rule allows no more; the outcome is
   sent to the run as ``Ended``;
-* a visit of no run (``alone``, a task of a batch): the outcome is the workflow's output;
 * a timer: sleep, then send ``Expired`` or ``Woken`` to the run.
 
 States of a visit: attempt n runs -> pause -> attempt n+1 ... -> outcome sent. Each attempt is a
@@ -43,9 +42,10 @@ Crashes
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -76,9 +76,9 @@ from corral._pipelines.execution.handlers import NodeResources
 from corral._pipelines.execution.run_dir import RunDir
 from corral._pipelines.graph import Node
 from corral._pipelines.scheduler.commands import Ended, RunNode, Woken, node_of
-from corral._pipelines.scheduler.outcome import Outcome
+from corral._pipelines.scheduler.outcome import Outcome, failed_task
 from corral._pipelines.scheduler.retry import with_earlier_cost
-from corral._system import clock
+from corral._system import clock, fs
 from corral.errors import ConfigError, StorageFailed
 from corral.values import Json
 
@@ -124,28 +124,21 @@ async def visit(payload: dict[str, Json]) -> Json:
         await adapter.send(task.run_id, pack(message), key=key)
     if task.visit is None:
         return None
-    outcome = await _visit(task.run_id, task.visit, alone=task.alone)
-    if task.alone:
-        return pack(outcome)
+    outcome = await _visit(task.run_id, task.visit)
     ended = pack(Ended(id=task.visit.id, outcome=outcome))
     await adapter.send(task.run_id, ended, key=f"ended {task.visit.id}")
     return None
 
 
-async def batch(_payload: dict[str, Json]) -> Json:
-    return None
-
-
-async def _visit(run_id: str, visit: RunNode, *, alone: bool) -> Outcome:
+async def _visit(run_id: str, visit: RunNode) -> Outcome:
     async def make(due: DueAttempt) -> AttemptResult:
         step = partial(_recorded_attempt, run_id, due)
         name = attempt_name(due.visit.node, due.number)
         return unpack(await adapter.step(name, step, preemptible=True), AttemptResult)
 
     async def pause(due: DueAttempt, result: AttemptResult) -> None:
-        if not alone:
-            key = f"retrying {visit.id}#{due.number}"
-            await adapter.send(run_id, pack(due.retrying(result)), key=key)
+        key = f"retrying {visit.id}#{due.number}"
+        await adapter.send(run_id, pack(due.retrying(result)), key=key)
         if result.until:
             await adapter.leave_until(result.until)
         else:
@@ -163,6 +156,40 @@ BATCH_BYTES = 1024 * 1024
 """About the maximum size of the results in one step."""
 MAIL_POLL = 0.5
 """Maximum number of seconds between two looks into the inbox, while local nodes run."""
+
+
+SUSPECT = 2
+"""Deaths of its process after which a task starts alone."""
+POISON = 5
+"""Deaths of its process after which a task fails."""
+
+
+class StartMarks:
+    """How often the process died while a task ran in it: a file in the task's directory has a byte
+    for each start, and is removed when the task ends. Where it cannot be written, nothing is
+    counted."""
+
+    def __init__(self, folder: RunDir) -> None:
+        self._folder = folder
+
+    def _file(self, visit: RunNode) -> Path:
+        return self._folder.visit_dir(visit.id) / ".starts"
+
+    def count_deaths(self, visit: RunNode) -> int:
+        with contextlib.suppress(OSError):
+            return fs.status(self._file(visit)).st_size
+        return 0
+
+    @contextlib.contextmanager
+    def started(self, visit: RunNode) -> Generator[None]:
+        with contextlib.suppress(OSError, StorageFailed):
+            self._folder.make_visit_dir(visit.id, visit.node)
+            fs.append(self._file(visit), b".")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                fs.remove_file(self._file(visit))
 
 
 class LocalNodes:
@@ -184,7 +211,12 @@ class LocalNodes:
 
     Crashes: an attempt whose result is not in a recorded step is run again, as that of a node
     workflow. If it runs in an agent host, the running or finished job is found there. The end of a
-    pause is recorded, so a restart does not extend it."""
+    pause is recorded, so a restart does not extend it.
+
+    A task of a batch that runs in this process may kill it, and thousands of other tasks with it.
+    So each start of one is noted in its directory, until it ends in any other way. From ``SUSPECT``
+    deaths on it starts alone, when no other task can, so that no other one is blamed; after
+    ``POISON`` deaths it fails as ``dead_letter``."""
 
     def __init__(self, run_input: RunInput, poll: float) -> None:
         self._run_input = run_input
@@ -199,6 +231,10 @@ class LocalNodes:
         self._first_poll = self._poll = min(poll, MAIL_POLL)
         self._next_look = 0.0
         self._is_leaving = False
+        self._marks: StartMarks | None = None
+        config, nodes = run_input.config, run_input.graph.nodes.values()
+        if run_input.batch is not None and not any(is_detached(config, node) for node in nodes):
+            self._marks = StartMarks(RunDir(config.on_this_machine().folder))
 
     def __contains__(self, visit: str) -> bool:
         return visit in self._open
@@ -254,12 +290,12 @@ class LocalNodes:
         """A ``NodesStep``: what has ended, or that a message waits; empty after the timeout."""
         loop = asyncio.get_running_loop()
         until = None if timeout is None else loop.time() + timeout
-        for due in self._due.values():
+        for due in self._startable():
             # Not in the context of this step, as in a node workflow.
             task = asyncio.create_task(self._attempt(due), context=contextvars.Context())
             self._tasks[due.visit.id] = task
             task.add_done_callback(partial(self._on_finished, due.visit.id))
-        self._due.clear()
+            del self._due[due.visit.id]
         while True:
             if loop.time() >= self._next_look:
                 try:
@@ -284,6 +320,15 @@ class LocalNodes:
                 timer.cancel()
             self._poll = min(self._poll * 1.2, MAIL_POLL)
 
+    def _startable(self) -> list[DueAttempt]:
+        """The attempts that may start now."""
+        due = [*self._due.values()]
+        marks = self._marks
+        if marks is None:
+            return due
+        safe = [each for each in due if marks.count_deaths(each.visit) < SUSPECT]
+        return safe or ([] if self._tasks else due[:1])
+
     def _on_finished(self, visit: str, _task: object) -> None:
         self._finished.append(visit)
         self._has_news.set()
@@ -302,7 +347,12 @@ class LocalNodes:
     async def _attempt(self, due: DueAttempt) -> Ended | Retrying:
         if (pause := due.until - clock.now()) > 0:
             await asyncio.sleep(pause)
-        result = await attempt(self._run_input, due, lambda: self._is_leaving)
+        marks = self._marks
+        if marks is not None and marks.count_deaths(due.visit) >= POISON:
+            reason = f"its process died {POISON} times while it ran"
+            return Ended(id=due.visit.id, outcome=failed_task(reason, "dead_letter"))
+        with nullcontext() if marks is None else marks.started(due.visit):
+            result = await attempt(self._run_input, due, lambda: self._is_leaving)
         adapter.watch(f"ended {due.visit.node}#{due.attempt}")
         outcome = with_earlier_cost(result.outcome, due.earlier)
         if result.pause is None:
@@ -317,7 +367,7 @@ async def _recorded_attempt(run_id: str, due: DueAttempt) -> Json:
     if run_input is None:
         raw = await adapter.input_of(run_id)
         with reading(run_id):
-            run_input = unpack(raw, RunInput)
+            run_input = unpack(raw, RunInput).without_tasks()
             check_names_itself(run_input, run_id)
         remember_run(run_input)
     return pack(await attempt(run_input, due, lambda: False))

@@ -44,7 +44,7 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,7 +101,7 @@ from corral._pipelines.scheduler.commands import (
     node_of,
 )
 from corral._pipelines.scheduler.merge import has_lanes
-from corral._pipelines.scheduler.outcome import Outcome, failed
+from corral._pipelines.scheduler.outcome import Outcome, failed, failed_task
 from corral._pipelines.scheduler.state import State
 from corral._system import fs
 from corral._workflows.program import load_program
@@ -127,12 +127,34 @@ IDLE = 7 * 86400.0
 """Seconds to wait for a message while only people are waited for."""
 
 
+_running: dict[str, asyncio.Task[object]] = {}
+"""The runs that this process executes, by id."""
+_listeners: dict[str, Callable[[], None]] = {}
+"""By the id of a run: called when ends of its nodes were recorded here."""
+
+
+@contextlib.contextmanager
+def listened(run_id: str, listener: Callable[[], None]) -> Generator[None]:
+    """Within the block ``listener`` is called in the engine's thread when ends of nodes were
+    recorded, if this process executes the run. One caller follows a run so."""
+    _listeners[run_id] = listener
+    try:
+        yield
+    finally:
+        _listeners.pop(run_id, None)
+
+
 async def run(payload: dict[str, Json]) -> Json:
     with reading(adapter.workflow_id()):
         run_input = unpack(payload, RunInput)
         node_workflow.check_names_itself(run_input, adapter.workflow_id())
-    node_workflow.remember_run(run_input)
-    if "/" in run_input.run_id:  # its outermost run is shown
+    task = asyncio.current_task()
+    if task is not None:
+        _running[run_input.run_id] = task
+        task.add_done_callback(lambda ended: _forget(run_input.run_id, ended))
+    node_workflow.remember_run(run_input.without_tasks())
+    if "/" in run_input.run_id or run_input.batch is not None:
+        # Its outermost run is shown; a batch by the process that writes its results.
         return await _run_to_end(run_input)
     title = run_input.graph.goal or run_input.graph.name
     cwd = run_input.config.on_this_machine().workspace
@@ -141,9 +163,29 @@ async def run(payload: dict[str, Json]) -> Json:
         return await _run_to_end(run_input)
 
 
+async def batch(payload: dict[str, Json]) -> Json:
+    """As ``run``: a batch has its own name for lists."""
+    return await run(payload)
+
+
+def _forget(run_id: str, task: asyncio.Task[object]) -> None:
+    if _running.get(run_id) is task:
+        del _running[run_id]
+
+
+async def leave(run_id: str) -> None:
+    """Stop to execute a run, which another process, or this one, can continue. In the event loop of
+    the engine."""
+    task = _running.get(run_id)
+    if task is not None:
+        task.cancel()
+        await asyncio.wait({task})
+
+
 async def _run_to_end(run_input: RunInput) -> Json:
     scheduler = run_input.new_scheduler()
     projection = _open_projection(run_input)
+    run_input = run_input.without_tasks()
     journal = DatabaseJournal(
         run_input, on_retry=lambda message: projection.record(message, scheduler.state)
     )
@@ -217,7 +259,8 @@ class DatabaseJournal:
                 return [message]
             if self.in_flight:
                 result = await adapter.step(
-                    "look", partial(_find_lost, dict(self.in_flight), self.waits)
+                    "look",
+                    partial(_find_lost, dict(self.in_flight), self.waits, self._failed),
                 )
                 lost = [
                     each
@@ -230,15 +273,24 @@ class DatabaseJournal:
                     return lost
             pause = min(pause * 2, MAX_CHECK)
 
+    def _failed(self, reason: str, state: str) -> Outcome:
+        if self.run_input.batch is None:
+            return failed(reason)
+        return failed_task(reason, "engine" if state == "failed" else state or "deleted")
+
     async def _wait_for_nodes(self, pause: float) -> bool:
         """Wait for local nodes or a message in the inbox. What nodes report becomes pending. False
         if nothing happened for so long that the states of workflows must be checked."""
         wait = partial(self.local.next, pause if self.in_flight else None)
-        found = unpack(await adapter.step(NODES, wait, preemptible=True), NodesStep)
+        # A preemptible step reads the input of the run each second: that of a batch may be large.
+        is_batch = self.run_input.batch is not None
+        found = unpack(await adapter.step(NODES, wait, preemptible=not is_batch), NodesStep)
         await self._take_reported(found)
         return found.has_mail or bool(found.messages)
 
     async def _take_reported(self, found: NodesStep | TurnStep) -> None:
+        if found.messages and (listener := _listeners.get(self.id)) is not None:
+            listener()
         for message in found.messages:
             self.local.take(message)
             if isinstance(message, Retrying):
@@ -509,7 +561,9 @@ MAX_REASON = 1_000
 """Characters of a reason that are stored for lists."""
 
 
-async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
+async def _find_lost(
+    in_flight: dict[str, str], waits: set[str], fail: Callable[[str, str], Outcome]
+) -> Json:
     """Messages on behalf of workflows that ended without sending one."""
     states = await adapter.states(list(in_flight.values()))
     reasons = {
@@ -521,7 +575,7 @@ async def _find_lost(in_flight: dict[str, str], waits: set[str]) -> Json:
         pack(
             Woken(id=known)
             if known in waits
-            else Ended(id=known, outcome=failed(reasons.get(state, "its record was deleted")))
+            else Ended(id=known, outcome=fail(reasons.get(state, "its record was deleted"), state))
         )
         for known, workflow in in_flight.items()
         if (state := states.get(workflow, "")) not in (*OPEN_STATES, "succeeded")
@@ -591,7 +645,10 @@ async def _upload_artifacts(config: RunConfig, run_id: str) -> Json:
 
 
 def _open_projection(run_input: RunInput) -> Projection:
-    """A resumed run writes missing files again, and does not repeat events that are in the file."""
+    """A resumed run writes missing files again, and does not repeat events that are in the file. Of
+    a batch the process that follows it writes the results and sends the spans."""
+    if run_input.batch is not None:
+        return Projection(run_input.run_id, None, spans=None, is_journaled=True)
     config = run_input.config
     folder = RunDir(config.on_this_machine().folder)
     workspace = config.workspace if config.tree is None else config.tree.repository
@@ -630,5 +687,5 @@ def all_workflows() -> dict[str, tuple[adapter.Workflow, int]]:
     return {
         RUN_WORKFLOW: (run, RECOVERIES),
         NODE_WORKFLOW: (node_workflow.visit, node_workflow.RECOVERIES),
-        BATCH_WORKFLOW: (node_workflow.batch, node_workflow.RECOVERIES),
+        BATCH_WORKFLOW: (batch, RECOVERIES),
     }

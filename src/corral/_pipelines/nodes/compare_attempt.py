@@ -44,8 +44,14 @@ from corral._pipelines.attempts import (
 from corral._pipelines.execution import agent_call, verifier
 from corral._pipelines.execution.handlers import NodeContext
 from corral._pipelines.execution.verifier import Judgement
-from corral._pipelines.nodes.item import UPDATE, result_fields
-from corral._pipelines.scheduler.outcome import UNUSABLE, Outcome, failed, outcome_of_error
+from corral._pipelines.nodes.item import find_left, result_fields
+from corral._pipelines.scheduler.outcome import (
+    TASK_RESULT,
+    UNUSABLE,
+    Outcome,
+    failed,
+    outcome_of_error,
+)
 from corral._protocol.schema import schema_of
 from corral._sessions.api import run
 from corral._system import clock, fs, paths
@@ -89,6 +95,8 @@ class WorkNotStored(StorageFailed):
 
 async def attempt(work: NodeContext) -> Outcome:
     """See the module."""
+    if (left := await find_left(work)) is not None:
+        return left
     task = convert_to(work.context, AttemptTask)
     record = AttemptRecord(
         task=task.task,
@@ -114,7 +122,7 @@ async def attempt(work: NodeContext) -> Outcome:
         record = msgspec.structs.replace(record, reason=error.message)
     fields |= {"seconds": round(stopwatch.seconds, 3)}
     fields["attempt"] = as_object(msgspec.to_builtins(record))
-    return msgspec.structs.replace(outcome, context_updates={UPDATE: fields})
+    return msgspec.structs.replace(outcome, context_updates={TASK_RESULT: fields})
 
 
 def _final(outcome: Outcome) -> Outcome:

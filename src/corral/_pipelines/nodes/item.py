@@ -21,22 +21,39 @@ from corral._pipelines import templates
 from corral._pipelines.execution import agent_call
 from corral._pipelines.execution.agent_call import AgentCall
 from corral._pipelines.execution.handlers import NodeContext
-from corral._pipelines.scheduler.outcome import Outcome, failed, outcome_of_error
+from corral._pipelines.scheduler.outcome import (
+    LEFT,
+    TASK_RESULT,
+    Outcome,
+    failed,
+    failed_task,
+    outcome_of_error,
+)
 from corral._system.clock import Stopwatch
 from corral._system.git.worktree import TaskWorktree, branch_name, check_branches, task_folder
 from corral._system.threads import in_thread
-from corral.errors import CorralError, StorageFailed
+from corral.errors import BudgetExceeded, CorralError, StorageFailed
 from corral.result import Result
 from corral.values import Json, JsonObject
 
 MAX_TEXT = 400_000
 """Characters of an answer in its result. ``response.md`` has all of it."""
-UPDATE = "item"
-"""The key of the result in the context updates of the outcome."""
+
+
+async def find_left(work: NodeContext) -> Outcome | None:
+    """The outcome of a task that is not started; None if its batch has a budget left."""
+    if work.budget is not None and work.attempt == 1:
+        try:
+            await in_thread(work.budget.check)
+        except BudgetExceeded as error:
+            return failed_task(error.message, error.code, **{LEFT: True})
+    return None
 
 
 async def item(work: NodeContext) -> Outcome:
     """If the agent's run fails, the task fails with its error code and reason."""
+    if (left := await find_left(work)) is not None:
+        return left
     stopwatch = Stopwatch()
     prompt = templates.fill(work.node.text("prompt"), work.context)
     # The prompt contains the fields already: the preamble must not repeat them.
@@ -54,7 +71,7 @@ async def item(work: NodeContext) -> Outcome:
         outcome = outcome_of_error(error)
         fields["code"] = error.code
     fields["seconds"] = round(stopwatch.seconds, 3)
-    return msgspec.structs.replace(outcome, context_updates={UPDATE: fields})
+    return msgspec.structs.replace(outcome, context_updates={TASK_RESULT: fields})
 
 
 async def run_agent(

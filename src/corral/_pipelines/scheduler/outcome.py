@@ -43,6 +43,11 @@ RESULT = "result"
 """The key of the updates that has the result of a step of a workflow, and of the context of a
 workflow that has ended."""
 
+TASK_RESULT = "item"
+"""The key of the updates that has the result of a task of a batch."""
+LEFT = "left"
+"""The field of the result of a task that was not started, because the budget is spent."""
+
 MAX_IN_CONTEXT = 32 * 1024
 """Bytes of an output that go into the context."""
 
@@ -100,6 +105,12 @@ def failed(
     return Outcome(
         status="fail", failure_reason=reason, retryable=retryable, failure_class=failure_class
     )
+
+
+def failed_task(reason: str, code: str, **fields: Json) -> Outcome:
+    """The outcome of a task of a batch that failed for good."""
+    outcome = failed(reason, retryable=False)
+    return msgspec.structs.replace(outcome, context_updates={TASK_RESULT: {"code": code, **fields}})
 
 
 UNUSABLE = (
