@@ -123,6 +123,12 @@ def model_server() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def anthropic_sdk() -> None:
+    """Imported before the tests, because the import alone costs a CPU second or two."""
+    import anthropic  # noqa: F401
+
+
 @pytest.fixture
 def gemini(
     gemini_program: str, model_server: ModelServer, workspace: Path, request: pytest.FixtureRequest

@@ -6,8 +6,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
-
 from corral.testing import Lane, ModelServer, Turn
 
 if TYPE_CHECKING:
@@ -16,12 +14,6 @@ if TYPE_CHECKING:
 
 MODEL = "claude-opus-5"
 HELLO: list[MessageParam] = [{"role": "user", "content": "hello"}]
-
-
-@pytest.fixture(scope="session")
-def anthropic_sdk() -> None:
-    """Imported before the tests, because the import alone costs a CPU second or two."""
-    import anthropic  # noqa: F401
 
 
 @contextmanager

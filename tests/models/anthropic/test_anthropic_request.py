@@ -30,7 +30,6 @@ from corral.messages import (
 from corral.model_types import Request, ResponseFormat, ToolNamed, ToolSpec
 from corral.values import Json
 
-pytest_plugins = ("support.anthropic_client",)
 pytestmark = pytest.mark.usefixtures("anthropic_sdk")
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-sonnet-4-5"

@@ -34,7 +34,6 @@ from corral.values import Json, Usage
 if TYPE_CHECKING:
     import anthropic
 
-pytest_plugins = ("support.anthropic_client",)
 pytestmark = pytest.mark.usefixtures("anthropic_sdk")
 PROVIDER = PROVIDERS[0]
 MODEL = "claude-opus-4-6"

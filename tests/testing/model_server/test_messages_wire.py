@@ -15,7 +15,6 @@ from corral.testing import Call, Expect, ModelServer, ToolResult, Turn, call, sa
 if TYPE_CHECKING:
     from anthropic.types import MessageParam, ToolParam
 
-pytest_plugins = ("support.anthropic_client",)
 pytestmark = pytest.mark.usefixtures("anthropic_sdk")
 PATH = "/v1/messages?beta=true"
 READ: ToolParam = {"name": "read", "input_schema": {"type": "object"}}

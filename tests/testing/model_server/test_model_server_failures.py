@@ -22,7 +22,6 @@ from support.raw_answers import post, send
 
 from corral.testing import Lane, ModelServer, Turn, fail, hang, say
 
-pytest_plugins = ("support.anthropic_client",)
 pytestmark = pytest.mark.usefixtures("anthropic_sdk")
 GEMINI = "gemini-2.5-flash"
 
