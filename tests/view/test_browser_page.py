@@ -128,6 +128,7 @@ def open_session(page: Page, name: str) -> None:
     expect(page.locator(".item").first).to_be_visible(timeout=WAIT_MS)
 
 
+@pytest.mark.deep
 def test_a_live_run_streams_in(page: Page, home: Path, tmp_path: Path) -> None:
     go_on = tmp_path / "go-on"
     wait = f"sh while [ ! -e {go_on} ]; do sleep 0.05; done"
