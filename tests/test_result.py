@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
@@ -71,43 +72,26 @@ def test_a_stream_without_done_is_incomplete() -> None:
 
 
 def test_the_result_has_all_fields_of_done() -> None:
-    usage, cost = Usage(input=1), Cost(1.0, "reported")
-    files, denied = (FileChanged("/a", "created"),), (DeniedCall("t"),)
-    done = Done(
-        status="max_turns",
-        stop_reason="stop",
-        model="real",
-        usage=usage,
-        cost=cost,
-        files=files,
-        files_complete=False,
-        denied=denied,
-        denied_complete=False,
-        resume_token="token",
-        duration_ms=1500,
-        error=Error("turn_limit", "too many"),
-        run_id="r",
-        agent="a",
-        session_id="s",
+    same: dict[str, Any] = {
+        "status": "max_turns",
+        "stop_reason": "stop",
+        "model": "real",
+        "usage": Usage(input=1),
+        "cost": Cost(1.0, "reported"),
+        "files": (FileChanged("/a", "created"),),
+        "files_complete": False,
+        "denied": (DeniedCall("t"),),
+        "denied_complete": False,
+        "resume_token": "token",
+        "error": Error("turn_limit", "too many"),
+        "run_id": "r",
+        "agent": "a",
+        "session_id": "s",
+    }
+    result = result_from_events(
+        [Init(model="asked", agent_version="1.0"), Done(**same, duration_ms=1500)]
     )
-    assert result_from_events([Init(model="asked", agent_version="1.0"), done]) == Result(
-        status="max_turns",
-        stop_reason="stop",
-        model="real",
-        usage=usage,
-        cost=cost,
-        files=files,
-        files_complete=False,
-        denied=denied,
-        denied_complete=False,
-        resume_token="token",
-        duration=1.5,
-        error=Error("turn_limit", "too many"),
-        run_id="r",
-        agent="a",
-        session_id="s",
-        agent_version="1.0",
-    )
+    assert result == Result(**same, duration=1.5, agent_version="1.0")
 
 
 def test_a_success_is_returned_and_a_failure_raises_its_error() -> None:
