@@ -73,13 +73,13 @@ def test_an_option_set_to_null_keeps_its_default() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"timeout": 0}, "timeout must be > 0, got: 0"),
-    ({"timeout": -1.5}, "timeout must be > 0, got: -1.5"),
-    ({"timeout": float("nan")}, "timeout must be > 0, got: nan"),
+    ({"timeout": 0}, "timeout must be more than 0, got: 0"),
+    ({"timeout": -1.5}, "timeout must be more than 0, got: -1.5"),
+    ({"timeout": float("nan")}, "timeout must be more than 0, got: nan"),
     ({"timeout": "soon"}, "timeout: 'soon' is not a duration: write 500ms, 30s, 15m, 1h30m or 2d"),
     ({"timeout": True}, "timeout must be a number, got: bool"),
-    ({"idle_timeout": 0}, "idle_timeout must be > 0, got: 0"),
-    ({"startup_timeout": -1}, "startup_timeout must be > 0, got: -1"),
+    ({"idle_timeout": 0}, "idle_timeout must be more than 0, got: 0"),
+    ({"startup_timeout": -1}, "startup_timeout must be more than 0, got: -1"),
     ({"grace": -1}, "grace must be between 0 and 60 seconds, got: -1"),
     ({"grace": 61}, "grace must be between 0 and 60 seconds, got: 61"),
     ({"grace": float("nan")}, "grace must be between 0 and 60 seconds, got: nan"),

@@ -423,7 +423,7 @@ def _check_numbers(run: RunOptions) -> None:
             if not 0 <= limit <= 60:
                 raise ConfigError(f"{name} must be between 0 and 60 seconds, got: {limit:g}")
         elif not limit > 0:
-            raise ConfigError(f"{name} must be > 0, got: {limit:g}")
+            raise ConfigError(f"{name} must be more than 0, got: {limit:g}")
     if not 0 < run.scenario_threshold <= 1:
         raise ConfigError(
             f"scenario_threshold must be above 0 and at most 1, got: {run.scenario_threshold:g}"

@@ -69,9 +69,9 @@ def test_a_paused_session_goes_on_and_wrong_amounts_are_refused(
         run = wait_for(lambda: first_run(lambda each: each.state == "paused"))
         for amounts, message in (
             (("+1.00",), "no max_cost"),
-            (("--calls", "+0"), "must be greater than 0"),
-            (("-1.00",), "must be greater than 0"),
-            (("nan",), "must be greater than 0"),
+            (("--calls", "+0"), "must be more than 0"),
+            (("-1.00",), "must be more than 0"),
+            (("nan",), "must be more than 0"),
             (("much",), "must be a number"),
             (("--tokens", "1.5"), "must be a whole number"),
             (("--calls", "1"), "max_calls is 1 already"),

@@ -184,7 +184,7 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
 def test_a_budget_must_be_positive(repository: Path) -> None:
     done = run(*BOTH, "--no-durable", "--max-cost", "0", cwd=repository)
     assert done.returncode == 2
-    assert "max_cost must be greater than 0" in done.stderr
+    assert "--max-cost must be more than 0" in done.stderr
 
 
 TASKS = {

@@ -209,7 +209,7 @@ def test_a_patch_is_reviewed_with_the_files_of_the_folder_or_without(
         ("--format text --format json", "two formats are for stdout"),
         ("--format sarif=nothing/x.sarif", "cannot be written"),
         ("--outputs .", "cannot be written"),
-        ("--max-cost 0", "max_cost must be greater than 0"),
+        ("--max-cost 0", "--max-cost must be more than 0"),
         ("--approve all", "no such option"),
         ("--inherit project", "no such option"),
         ("--fail-on huge", "'huge'"),

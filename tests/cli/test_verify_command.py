@@ -98,11 +98,11 @@ def test_the_summary_has_the_verdict_and_the_evidence(project: Path, receipt: Pa
         (["--work", "src/**"], "--work needs --verify"),
         (["--judge-file", "x"], "--judge-file needs --verify"),
         (["--receipt", "r.json"], "--receipt needs --verify"),
-        (["--verify", " "], "command_succeeds needs a command"),
+        (["--verify", " "], "a check is an empty command"),
         (["--verify", "true", "--receipt", "no/such/folder/r.json"], "no such folder"),
         (["--summary", "s.md"], "--summary needs --verify"),
         (["--verify", "true", "--summary", "no/such/s.md"], "the summary cannot be written to"),
-        (["--verify", "true", "--verify-timeout", "0"], "verify_timeout must be > 0"),
+        (["--verify", "true", "--verify-timeout", "0"], "--verify-timeout must be more than 0"),
     ],
 )
 def test_bad_input_is_one_error_before_anything_starts(

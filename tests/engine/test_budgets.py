@@ -367,9 +367,9 @@ async def test_an_option_limits_the_run_as_a_whole(
 @pytest.mark.parametrize(
     ("attrs", "message"),
     [
-        ({"max_cost": 0}, "must be greater than 0"),
-        ({"max_calls": "-1"}, "must be greater than 0"),
-        ({"max_total_tokens": "nan"}, "must be greater than 0"),
+        ({"max_cost": 0}, "must be more than 0"),
+        ({"max_calls": "-1"}, "must be more than 0"),
+        ({"max_total_tokens": "nan"}, "must be more than 0"),
         ({"max_total_tokens": "many"}, "is not a number"),
         ({"max_calls": 1, "on_budget": "wait"}, "it is stop or pause"),
     ],
@@ -390,7 +390,7 @@ def test_a_wrong_limit_of_a_graph_is_an_error(attrs: dict[str, Any], message: st
     [
         ("a -> b [add_calls=1]", "max_calls=1", "only the choices of a gate can"),
         ("more -> b [label=Yes, add_cost=1]", "max_calls=1", "but the graph has no max_cost"),
-        ("more -> b [label=Yes, add_calls=0]", "max_calls=1", "must be greater than 0"),
+        ("more -> b [label=Yes, add_calls=0]", "max_calls=1", "must be more than 0"),
     ],
 )
 def test_a_raise_in_vain_is_an_error(edge: str, limit: str, message: str) -> None:

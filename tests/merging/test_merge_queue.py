@@ -532,7 +532,7 @@ def test_a_branch_without_a_common_commit(repo: Path) -> None:
         ("one", {}, "branches must be a list of texts, got: 'one'"),
         (["one~0"], {}, "has no branch 'one~0'"),
         (["one"], {"into": None}, "into must be a text, got: None"),
-        (["one"], {"gate_timeout": 0}, "the timeout of .* must be > 0, got: 0"),
+        (["one"], {"gate_timeout": 0}, "the timeout of .* must be more than 0, got: 0"),
         (["one"], {"rounds": -1}, "rounds must be at least 0, got: -1"),
         (["one"], {"agent": "nobody"}, "no agent is called 'nobody'"),
         (["one"], {"polcy": "all"}, "unknown option 'polcy'"),

@@ -78,11 +78,11 @@ def test_a_budget_can_only_be_raised() -> None:
         budget.add(cost=-1)
     with pytest.raises(errors.ConfigError, match="no max_calls"):
         budget.add(calls=1)
-    with pytest.raises(errors.ConfigError, match="must be greater than 0"):
+    with pytest.raises(errors.ConfigError, match="must be more than 0"):
         Budget(max_cost=0.0)
-    with pytest.raises(errors.ConfigError, match="must be greater than 0"):
+    with pytest.raises(errors.ConfigError, match="must be more than 0"):
         Budget(max_total_tokens=-1)
-    with pytest.raises(errors.ConfigError, match="must be greater than 0"):
+    with pytest.raises(errors.ConfigError, match="must be more than 0"):
         Budget(max_calls=0)
 
 

@@ -38,8 +38,8 @@ def test_unknown_config_keys_cause_a_sorted_warning_and_have_no_effect(workspace
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"timeout": -1}, "timeout must be > 0, got: -1"),
-        ({"timeout": 0}, "timeout must be > 0"),
+        ({"timeout": -1}, "timeout must be more than 0, got: -1"),
+        ({"timeout": 0}, "timeout must be more than 0"),
         ({"timeout": True}, "timeout must be a number"),
         ({"timeout": "soon"}, "timeout must be a number, got: str"),
         ({"approval_mode": "all"}, "approval_mode must be one of default, auto_edit, yolo, plan"),

@@ -13,7 +13,7 @@ from corral.providers import ClaudeCodeProvider, ResponseProviderFactory
         ({"permission_mode": "yolo"}, "permission_mode must be one of default, acceptEdits"),
         ({"max_turns": 0}, "max_turns must be at least 1"),
         ({"add_dirs": "src"}, "add_dirs must be a list, got: str"),
-        ({"max_budget_usd": -1}, "max_cost must be > 0"),
+        ({"max_budget_usd": -1}, "max_cost must be more than 0"),
         ({"max_budget_usd": 1, "max_cost": 2}, "give one of them"),
     ],
 )

@@ -61,9 +61,9 @@ async def test_a_timeout_of_one_prompt_ends_only_that_prompt(workspace: Path) ->
 @pytest.mark.parametrize(
     ("given", "expected_text"),
     [
-        ({"timeout": 0}, "timeout must be > 0"),
+        ({"timeout": 0}, "timeout must be more than 0"),
         ({"timeout": True}, "timeout must be a number"),
-        ({"idle_timeout": -1}, "idle_timeout must be > 0"),
+        ({"idle_timeout": -1}, "idle_timeout must be more than 0"),
         ({"model": " "}, "model is empty"),
         ({"policy": "everything"}, "policy"),
         ({"policy": 7}, "policy"),

@@ -193,8 +193,10 @@ def report_error(error: Exception) -> int:
     if not isinstance(error, CorralError):
         print_traceback(error)
         return 1
+    from corral._cli.options import as_flags
     from corral._docs import error_pages
 
+    error.message, error.hint = as_flags(error.message), as_flags(error.hint or "") or None
     echo(error_pages.report(error), err=True)
     return error.cli_exit
 

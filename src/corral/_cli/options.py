@@ -483,6 +483,32 @@ def help_text(name: str, text: str | None = None, default: str | None = None) ->
     return f"{text}  [default: {default}]" if default else text
 
 
+_NAMES = "|".join(BY_NAME)
+_NAMED = re.compile(
+    rf"^(?P<name>{_NAMES})(?P<of_task> of task)?(?= must be | is empty| needs | and )"
+    rf"|(?<= needs )(?P<needed>{_NAMES})(?=:|$)|(?<= and )(?P<other>{_NAMES})(?= both given)"
+    r"|(?P<flag>--[\w-]+(?: \w+)?) \(\w+=[^()]*\)"
+    r"|\w+=\w+ \((?P<twin>--[\w-]+)\)"
+)
+"""An option by its name in Python, where an error begins with it; and one in both forms."""
+
+
+def as_flags(text: str) -> str:
+    """The text of an error or a hint with the flags of options, and without their names in
+    Python. What begins with the name of a file is about a key of that file, and stays."""
+
+    def flag(found: re.Match[str]) -> str:
+        name = found["name"] or found["needed"] or found["other"]
+        if name is None:
+            return found["flag"] or found["twin"]
+        if found["of_task"]:
+            return f"--task-{name.replace('_', '-')}"
+        flags = BY_NAME[name].flags
+        return flags[-1].partition("/")[0] if flags else name
+
+    return _NAMED.sub(flag, text)
+
+
 def limit_texts(whose: str) -> dict[str, str]:
     """The help of the limits on what ``whose`` model calls may use together."""
     texts = {limit: BY_NAME[limit].text for limit in LIMITS}

@@ -403,7 +403,7 @@ def _amount(limit: str, text: str) -> float:
         kind = "a whole number" if limit in UNITS else "a number"
         raise ConfigError(f"{flag} must be {kind}, such as +1 or 5, got: {text!r}") from None
     if not 0 < number < MOST:
-        raise ConfigError(f"{flag} must be greater than 0, got: {text}")
+        raise ConfigError(f"{flag} must be more than 0, got: {text}")
     return number
 
 

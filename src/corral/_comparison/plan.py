@@ -254,7 +254,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
     limits = {"verify_timeout": options.verify_timeout, "max_cost": options.run.get("max_cost")}
     for key, limit in limits.items():
         if limit is not None and not limit > 0:
-            raise ConfigError(f"{key} must be greater than 0, got: {limit}")
+            raise ConfigError(f"{key} must be more than 0, got: {limit}")
     if options.verify_from not in (None, "before", "after"):
         raise ConfigError(f"verify_from must be before or after, got: {options.verify_from!r}")
     check_scope(options.verify_from or "before", options.work, put_back=options.put_back)

@@ -465,7 +465,7 @@ def limit_waits(options: RequestOptions) -> LimitWaits | None:
     except ValueError as error:
         raise ConfigError(f"max_wait: {error}") from error
     if not longest > 0:
-        raise ConfigError(f"max_wait must be > 0, got: {longest:g}")
+        raise ConfigError(f"max_wait must be more than 0, got: {longest:g}")
     return LimitWaits(longest)
 
 

@@ -102,7 +102,7 @@ class Budget:
         limits = BudgetLimits(**given, pauses=on_budget == "pause")
         for name, limit in limits.as_dict().items():
             if not limit > 0:
-                raise ConfigError(f"{name} must be greater than 0, got: {limit:g}")
+                raise ConfigError(f"{name} must be more than 0, got: {limit:g}")
         state = StoredBudget(limits=limits)
         self._store: BudgetStore = MemoryBudgetStore(state)
         self._holder = ""

@@ -44,9 +44,9 @@ def take_limits(
     if unknown := sorted(of_task.keys() - LIMITS.keys()):
         raise ConfigError(f"task has no limit {unknown[0]!r}", hint=f"It has {', '.join(LIMITS)}.")
     for name in LIMITS:
-        for limit in (options.get(name), of_task.get(name)):
+        for place, limit in (("", options.get(name)), (" of task", of_task.get(name))):
             if isinstance(limit, int | float) and not limit > 0:
-                raise ConfigError(f"{name} must be greater than 0, got: {limit}")
+                raise ConfigError(f"{name}{place} must be more than 0, got: {limit}")
         if name in names and (limit := options.get(name)) is not None:
             del options[name]  # type: ignore[misc]
             limits[name] = limit  # type: ignore[assignment]
@@ -97,5 +97,5 @@ def _amount(name: str, given: Value | None, of: str) -> float:
     except ValueError:
         raise PipelineInvalid(f"{name}={given} of {of} is not a number") from None
     if not 0 < amount < math.inf:
-        raise PipelineInvalid(f"{name} of {of} must be greater than 0, got: {given}")
+        raise PipelineInvalid(f"{name} of {of} must be more than 0, got: {given}")
     return amount

@@ -211,7 +211,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} must be at least 1, got: {getattr(self, name)}")
         if not self.timeout > 0:
-            raise ConfigError(f"timeout must be > 0, got: {self.timeout:g}")
+            raise ConfigError(f"timeout must be more than 0, got: {self.timeout:g}")
         current_depth()  # while the processes above this one are there
 
     def _absolute(self, paths: Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
@@ -462,7 +462,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
         except ValueError as error:
             raise ConfigError(f"timeout: {error}") from error
         if not given > 0:
-            raise ConfigError(f"timeout must be > 0, got: {asked}")
+            raise ConfigError(f"timeout must be more than 0, got: {asked}")
         if given > self.timeout:
             permitted = f"at most {duration_text(self.timeout)}"
             raise self.refusal("timeout", f"a timeout of {duration_text(given)}", permitted)
@@ -475,7 +475,7 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
             if limit is None:
                 continue
             if not limit > 0:
-                raise ConfigError(f"{name} must be > 0, got: {limit:g}")
+                raise ConfigError(f"{name} must be more than 0, got: {limit:g}")
             permitted: float | None = getattr(self.limits, name)
             if permitted is not None:
                 self._at_most(name, limit, permitted)

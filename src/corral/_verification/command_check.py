@@ -153,13 +153,13 @@ def command_succeeds(
     argv = ["sh", "-c", command] if isinstance(command, str) else [*command]
     shown = command if isinstance(command, str) else " ".join(argv)
     if not shown.strip():
-        raise ConfigError("command_succeeds needs a command")
+        raise ConfigError("a check is an empty command")
     try:
         limit = durations.seconds(timeout)
     except ValueError as error:
         raise ConfigError(f"the timeout of {shown!r}: {error}") from error
     if not limit > 0:
-        raise ConfigError(f"the timeout of {shown!r} must be > 0, got: {timeout}")
+        raise ConfigError(f"the timeout of {shown!r} must be more than 0, got: {timeout}")
     if "\0" in shown:
         raise ConfigError("a command cannot contain a NUL character")
     return CommandCheck(

@@ -264,7 +264,7 @@ class AgentProvider(ResponseProvider):
         given = number_or_none(self.config.get("timeout"))
         if given is not None and given <= 0:
             advice = "response_timeout=0 means no timeout"
-            raise ValueError(f"timeout must be > 0, got: {given:g} ({advice})")
+            raise ValueError(f"timeout must be more than 0, got: {given:g} ({advice})")
         configured = seconds("timeout", self.config.get("timeout"))
         connection = seconds("connection_timeout", connection)
         response = seconds("response_timeout", response)

@@ -414,7 +414,7 @@ async def test_each_task_gets_a_worktree_and_its_changes_become_a_branch(
     [
         ({"concurrency": 0}, "concurrency must be at least 1"),
         ({"attempts": 0}, "attempts must be at least 1"),
-        ({"max_cost": 0.0}, "max_cost must be greater than 0"),
+        ({"max_cost": 0.0}, "max_cost must be more than 0"),
         ({"resume": "last"}, "resume is not an option of a batch"),
         ({"name": "a/b"}, "not a valid batch name"),
         ({"worktree": True}, "needs a git repository"),

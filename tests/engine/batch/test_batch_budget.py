@@ -79,6 +79,6 @@ async def test_a_task_has_its_own_limit_within_the_budget(
 async def test_a_limit_must_be_positive(
     model: CountingModel, workspace: Path, given: dict[str, Any]
 ) -> None:
-    with pytest.raises(corral.CorralError, match="must be greater than 0"):
+    with pytest.raises(corral.CorralError, match="must be more than 0"):
         await begin(workspace, **given)
     assert model.counts.total() == 0

@@ -266,7 +266,7 @@ def test_wrong_options_are_said_before_anything_is_served(ours: BuiltinAgent) ->
         (["--pipeline", "missing.dot"], "missing.dot"),
         (["--port", "8080"], "--port and --listen need --http"),
         (["--concurrency", "0"], "--concurrency"),
-        (["--timeout", "0"], "timeout must be > 0"),
+        (["--timeout", "0"], "--timeout must be more than 0"),
     ):
         ended = subprocess.run(
             [*COMMAND, "mcp", *options], cwd=ours.workspace, capture_output=True, text=True,

@@ -57,7 +57,7 @@ def test_each_kind_is_read(held_out: Path) -> None:
         ("a.toml", 'command = "x"\nclass = "two words"', "class must be a word"),
         ("a.toml", 'command = "x"\nweight = 0', "weight"),
         ("a.toml", 'command = "x"\ntimeout = "soon"', "not a duration"),
-        ("a.toml", 'command = "x"\ntimeout = 0', "timeout must be > 0"),
+        ("a.toml", 'command = "x"\ntimeout = 0', "timeout must be more than 0"),
         ("a.toml", 'command = "x"\nstart = "y"', "start needs http"),
         ("a.toml", 'command = "x"\nrubric = "y"', "belong to a prompt"),
         ("a.toml", 'prompt = "Is it clear?"', "needs a rubric"),

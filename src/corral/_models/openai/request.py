@@ -324,7 +324,7 @@ def _media_type(part: Media) -> str:
     if not part.media_type:
         raise MediaInvalid(
             f"the type of this {type(part).__name__.lower()} is unknown",
-            hint="Set media_type, for example media_type='image/png'.",
+            hint="Its name needs an ending, as in photo.png; data needs a type, as in image/png.",
         )
     return part.media_type
 

@@ -95,7 +95,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
                 hint="Give name=: a letter, then up to 47 letters, digits, _ or -.",
             )
         if self.timeout is not None and not self.timeout > 0:
-            raise ConfigError(f"the timeout of {self.name} must be > 0, got: {self.timeout:g}")
+            raise ConfigError(
+                f"the timeout of {self.name} must be more than 0, got: {self.timeout:g}"
+            )
 
     @classmethod
     def of(

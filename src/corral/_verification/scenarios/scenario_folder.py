@@ -352,5 +352,5 @@ def _seconds(name: str, key: str, value: _Time) -> float:
     except ValueError as error:
         raise ConfigError(f"{name}: {key}: {error}") from error
     if not seconds > 0:
-        raise ConfigError(f"{name}: {key} must be > 0, got: {value}")
+        raise ConfigError(f"{name}: {key} must be more than 0, got: {value}")
     return seconds
