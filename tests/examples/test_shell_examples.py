@@ -154,6 +154,7 @@ def worker(request: Request) -> Turn:
     return call("write_file", file_path=name, content=f"{name}\n")
 
 
+@pytest.mark.deep
 def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     workspace: Path, model_server: ModelServer
 ) -> None:
