@@ -32,9 +32,9 @@ LOCKS = {"fcntl.flock", "fcntl.lockf", "msvcrt.locking"}
 CALLED = {"replace", *(name.partition(".")[2] for name in LOCKS)}
 BUILTIN = ("Json", "str", "msgspec.Raw")
 """Types of which msgspec stores nothing."""
-
-
-ROUGHLY = re.compile(r"replace\(|lock|fcntl|msvcrt|\*\*|isalnum|msgspec\.(?:convert|json)")
+ROUGHLY = re.compile(
+    r"\.replace\(|flock|lockf|locking|fcntl|msvcrt|\*\*|isalnum|msgspec\.(?:convert|json)"
+)
 """What code with a primitive has: parsing takes longer."""
 
 
@@ -67,6 +67,8 @@ def primitives(code: str) -> Iterator[str]:
 
 def _uses_a_type(call: ast.Call) -> bool:
     """Whether msgspec builds a type here: it crashes if two threads do so at the same time."""
+    if getattr(call.func, "attr", "") not in ("convert", "decode", "Decoder"):
+        return False
     called = ast.unparse(call.func)
     if called in ("msgspec.convert", "msgspec.json.Decoder"):
         return True
