@@ -19,7 +19,7 @@ from corral._pipelines.execution import run_dir
 from corral._runs.run_record import Run, RunDetails, Sources, State
 from corral._system import clock, fs, paths, threads
 from corral._system.git.scan import project_of
-from corral.values import Cost, Json, Usage, as_text, number_or_none
+from corral.values import Cost, Json, Usage, as_text, decode_as, number_or_none
 
 if TYPE_CHECKING:
     from corral._engine.open_questions import RunQuestion
@@ -119,9 +119,7 @@ def _in_folders(kind: ProgramKind, sources: Sources, listed: set[str]) -> Iterat
             continue
         saved, updated = _Checkpoint(), 0.0
         with suppress(OSError, msgspec.MsgspecError):
-            saved = msgspec.json.decode(
-                fs.read_bytes(folder / run_dir.CHECKPOINT), type=_Checkpoint
-            )
+            saved = decode_as(fs.read_bytes(folder / run_dir.CHECKPOINT), _Checkpoint)
         with suppress(OSError):
             updated = fs.status(folder / run_dir.EVENTS).st_mtime
         ends = _STATES.get(saved.status, "interrupted")
