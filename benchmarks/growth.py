@@ -68,7 +68,7 @@ def curves(bench: BenchEnvironment) -> list[Curve]:
             partial(_events, bench),
         ),
         _curve(
-            "corral sessions list, CPU",
+            "corral runs list, CPU",
             "stored sessions",
             _sizes(10, 10_000 // most),
             partial(_sessions, bench),

@@ -70,13 +70,13 @@ def search(bench: BenchEnvironment) -> list[Row]:
     date; against ``grep`` over the same files."""
     home = stored_sessions(STORED)
     env = {**bench.env, "CORRAL_HOME": str(home)}
-    argv = [str(bench.corral), "sessions", "list", "--grep", NEEDLE]
+    argv = [str(bench.corral), "runs", "list", "--text", NEEDLE]
     bare = ["grep", "-rlF", NEEDLE, str(home / "sessions"), "--include=events.ndjson"]
     costs = measure_rounds({"corral": _wall(bench, argv, env), "grep": _wall(bench, bare, env)})
     seconds = costs.of("corral")
     return [
         Row(
-            f"sessions list --grep over {STORED:,} sessions, wall",
+            f"runs list --text over {STORED:,} sessions, wall",
             ms(seconds),
             f"grep -r {ms(costs.of('grep'))}",
             costs.ratio("corral", "grep"),
@@ -89,7 +89,7 @@ def listed(bench: BenchEnvironment) -> list[Row]:
     """Wall time of the list of the newest sessions, and of what all of them used: the complete
     programs."""
     env = {**bench.env, "CORRAL_HOME": str(stored_sessions(STORED))}
-    programs = {"sessions list": ["sessions", "list"], "usage": ["usage"]}
+    programs = {"runs list": ["runs", "list"], "usage": ["runs", "usage"]}
     costs = measure_rounds(
         {name: _wall(bench, [str(bench.corral), *words], env) for name, words in programs.items()}
     )

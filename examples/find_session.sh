@@ -4,5 +4,5 @@
 #   sh find_session.sh "the parser"
 #
 # Lines of code: 2; with llm: 3 (peers/find_session_llm.sh)
-corral sessions show --grep "$1"
-corral export --grep "$1" --diff --output session.md
+corral runs show --text "$1"
+corral runs export --text "$1" --diff --output session.md

@@ -335,7 +335,7 @@ class NotProven(RemoteError):
 
 
 class ResumeLost(RemoteError):
-    """The conversation to continue does not exist any more. ``corral sessions list`` has those
+    """The conversation to continue does not exist any more. ``corral runs list`` has those
     that are stored. Without ``resume`` a new one is started."""
 
     code = "resume_lost"

@@ -284,7 +284,7 @@ def _send(process: LiveProcess, request: LiveRequest) -> LiveReply:
 
 
 def _not_live(run: str) -> LiveError:
-    return _error("not_live", f"{run} is not running", "corral sessions list shows what runs.")
+    return _error("not_live", f"{run} is not running", "corral runs list shows what runs.")
 
 
 def _error(code: Code, message: str, hint: str | None = None) -> LiveError:

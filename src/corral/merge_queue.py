@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     # ``Name as Name`` makes a name public for type checkers.
     from corral._merging.api import (
         MergeReport as MergeReport,
-        queues as queues,
         remove as remove,
         run as run,
         run_sync as run_sync,
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from corral._merging.queue import MergeEntry as MergeEntry, MergeQueue as MergeQueue
 
 _HOMES = {
-    "corral._merging.api": "MergeReport queues remove run run_sync",
+    "corral._merging.api": "MergeReport remove run run_sync",
     "corral._merging.queue": "MergeEntry MergeQueue",
 }
 

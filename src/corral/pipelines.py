@@ -28,10 +28,6 @@ if TYPE_CHECKING:
         answer_with_token_sync as answer_with_token_sync,
         cancel as cancel,
         cancel_sync as cancel_sync,
-        runs as runs,
-        runs_sync as runs_sync,
-        show as show,
-        show_sync as show_sync,
     )
     from corral._engine.pipeline_runs import (
         fork as fork,
@@ -73,7 +69,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
-    " answer_with_token answer_with_token_sync cancel cancel_sync runs runs_sync show show_sync",
+    " answer_with_token answer_with_token_sync cancel cancel_sync",
     "corral._engine.pipeline_runs": "fork fork_sync resume resume_sync run run_sync",
     "corral._engine.run_options": "PipelineKwargs",
     "corral._engine.run_result": "PipelineResult",

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "corral._runs.run_record": "Run RunDetails",
-    "corral._runs.verbs": "delete delete_sync list list_sync prune prune_sync show show_sync",
+    "corral._runs.verbs": "delete delete_sync list list_sync prune prune_sync show show_sync"
+    " usage usage_sync",
 }
 
 

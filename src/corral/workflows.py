@@ -33,8 +33,6 @@ if TYPE_CHECKING:
         answer_sync as answer_sync,
         cancel as cancel,
         cancel_sync as cancel_sync,
-        show as show,
-        show_sync as show_sync,
     )
     from corral._engine.run_options import WorkflowKwargs as WorkflowKwargs
     from corral._engine.run_result import WorkflowResult as WorkflowResult
@@ -48,8 +46,6 @@ if TYPE_CHECKING:
         resume_sync as resume_sync,
         run as run,
         run_sync as run_sync,
-        runs as runs,
-        runs_sync as runs_sync,
     )
     from corral._workflows.definition import Workflow as Workflow, workflow as workflow
     from corral._workflows.flow import (
@@ -61,11 +57,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync cancel"
-    " cancel_sync show show_sync",
+    " cancel_sync",
     "corral._engine.run_options": "WorkflowKwargs",
     "corral._engine.run_result": "WorkflowResult",
     "corral._engine.workflow_runs": "ResumePlan fork fork_sync plan_resume"
-    " plan_resume_sync resume resume_sync run run_sync runs runs_sync",
+    " plan_resume_sync resume resume_sync run run_sync",
     "corral._workflows.definition": "Workflow workflow",
     "corral._workflows.flow": "AgentStep CommandStep Flow PersonAnswer",
 }

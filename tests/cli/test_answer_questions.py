@@ -53,8 +53,8 @@ def test_a_question_is_listed_and_answered(
     request = wait_for(one_pending)
     assert (request.kind, request.title) == ("question", "Which database?")
     assert [option.label for option in request.fields[0].options] == ["SQLite", "Postgres"]
-    listed = corral("sessions", "list", "--json", cwd=workspace).stdout
-    assert json.loads(listed)[0]["live"] == "waiting_person"
+    listed = corral("runs", "list", "--json", cwd=workspace).stdout
+    assert json.loads(listed)[0]["state"] == "waiting"
     wrong = corral("sessions", "answer", "last", "--allow", cwd=workspace)
     assert (wrong.returncode, "answered with a text" in wrong.stderr) == (2, True)
     empty = corral("sessions", "answer", "last", "", cwd=workspace)

@@ -209,7 +209,7 @@ def test_an_interrupted_batch_prints_how_to_continue_and_is_resumed_by_its_name(
     assert stderr.splitlines()[-2].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
     resume = re.fullmatch(r"  or: corral (batches resume r-\w+)", stderr.splitlines()[-1])
     assert resume, stderr
-    assert resume[1] in corral("batches", "show", "last", cwd=tmp_path).stdout
+    assert resume[1] in corral("runs", "show", "last", cwd=tmp_path).stdout
     done = corral(*resume[1].split(), "--json", cwd=tmp_path, env=model.env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["succeeded"] == 8
@@ -317,12 +317,14 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     tasks = put(workspace, 2)
     done = batch(tasks, "--simulate", "-p", "{{n}}", "-o", "r.jsonl", "--name", "b", cwd=workspace)
     assert done.returncode == 0, done.stderr
-    (seen,) = json.loads(corral("batches", "list", "--json", cwd=workspace).stdout)
-    assert (seen["name"], seen["status"], seen["succeeded"]) == ("b", "success", 2)
-    shown = corral("batches", "list", cwd=workspace).stdout
-    assert re.search(r"^b +success +2/2 +0 ", shown, re.MULTILINE), shown
-    assert "batch      b\n" in corral("batches", "show", "last", cwd=workspace).stdout
-    shown = corral("batches", "show", "b", cwd=workspace).stdout
+    (seen,) = json.loads(corral("runs", "list", "--json", cwd=workspace).stdout)
+    assert (seen["id"], seen["kind"], seen["state"]) == ("b", "batch", "success")
+    shown = corral("runs", "list", cwd=workspace).stdout
+    assert re.search(r"^b +batch +success ", shown, re.MULTILINE), shown
+    assert (
+        "run        b\nkind       batch\n" in corral("runs", "show", "last", cwd=workspace).stdout
+    )
+    shown = corral("runs", "show", "b", cwd=workspace).stdout
     assert "2: 2 done, 0 failed, 0 left" in shown
     assert str(workspace / "r.jsonl") in shown
     assert "prompt     {{n}}\n" in shown
@@ -333,7 +335,7 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     pruned = corral("runs", "prune", "--older-than", "0s", "--dry-run", cwd=workspace).stdout
     assert re.search(r"^batch +success .* b\n1 would be deleted", pruned, re.MULTILINE), pruned
     assert "1 deleted" in corral("runs", "prune", "--older-than", "0s", cwd=workspace).stdout
-    assert corral("batches", "list", "--json", cwd=workspace).stdout == "[]\n"
+    assert corral("runs", "list", "--json", cwd=workspace).stdout == "[]\n"
     assert lines_of(workspace / "r.jsonl") == 2
 
 

@@ -130,9 +130,9 @@ def test_a_paused_batch_goes_on(
         if not more:
             listed = wait_for(lambda: _paused_line(workspace))
             assert run.id in listed
-            shown = corral("batches", "show", run.id, cwd=workspace)
-            assert "status     paused" in shown.stdout, shown.stdout
-            assert f"continue   corral sessions budget {run.id} +AMOUNT" in shown.stdout
+            shown = corral("runs", "show", run.id, cwd=workspace)
+            assert "state      paused" in shown.stdout, shown.stdout
+            assert f"continue   corral sessions budget {run.id} +1.00" in shown.stdout
             refused = corral("batches", "resume", run.id, cwd=workspace)
             assert "is running" in refused.stderr, refused.stderr
         raised = corral("sessions", "budget", run.id, "--calls", "2", cwd=workspace)
@@ -144,5 +144,5 @@ def test_a_paused_batch_goes_on(
 
 def _paused_line(workspace: Path) -> str | None:
     """The line of the list of batches that says so."""
-    lines = corral("batches", "list", cwd=workspace).stdout.splitlines()
+    lines = corral("runs", "list", cwd=workspace).stdout.splitlines()
     return next((line for line in lines if " paused " in line), None)

@@ -95,10 +95,10 @@ def test_json_has_every_attempt_with_its_verdict_model_and_version(repository: P
     assert {each["agent_version"] for each in task["attempts"]} == {"0.61.0"}
     assert found["agents"][1]["rate"]["value"] == 1
     assert found["differences"][0]["value"] == -1
-    text = shown("show mine", repository)
+    text = corral("runs", "show", "mine", cwd=repository).stdout
     assert "pass rate (95 %)" in text
     assert f"{FLASH} − {PRO}: -100 points" in text
-    assert "mine" in shown("list", repository)
+    assert "mine" in corral("runs", "list", cwd=repository).stdout
 
 
 @pytest.mark.deep
@@ -131,7 +131,7 @@ def test_a_patch_is_shown_beside_the_others_and_applied(repository: Path) -> Non
     assert "0 deleted" in corral(*prune, "1h", cwd=repository).stdout
     assert "one\n1 deleted" in corral(*prune, "0s", cwd=repository).stdout
     assert not git(repository, "for-each-ref", "refs/corral")
-    assert "there is no comparison" in corral("compare", "remove", "one", cwd=repository).stderr
+    assert "no run is called" in corral("runs", "delete", "one", cwd=repository).stderr
 
 
 @pytest.mark.deep
@@ -163,8 +163,8 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
     process.send_signal(signal.SIGKILL)
     process.communicate()
     before = log.read_text().split()
-    stopped = corral("batches", "show", "night", "--json", cwd=repository)
-    assert json.loads(stopped.stdout)["kind"] == "compare"
+    stopped = corral("runs", "show", "night", "--json", cwd=repository)
+    assert json.loads(stopped.stdout)["run"]["kind"] == "comparison"
     gate.touch()
     done = corral("compare", "resume", "night", "--json", cwd=repository, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
@@ -174,8 +174,8 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
     assert before.count("0") == 2
     ids = [json.loads(line)["id"] for line in results.read_text().splitlines()]
     assert len(ids) == len(set(ids)) == 6
-    batch = corral("batches", "show", "night", cwd=repository)
-    assert "6: 6 done, 0 failed" in batch.stdout
+    ended = corral("runs", "show", "night", cwd=repository)
+    assert "6 of 6 attempts have a verdict" in ended.stdout
     repeated = corral("compare", "resume", "night", "-q", cwd=repository, timeout=LIMIT)
     assert repeated.returncode == 0
     assert len(log.read_text().split()) == 6
@@ -218,7 +218,6 @@ TASKS = {
         ((*BOTH, "away.jsonl"), 2, "nowhere"),
         ((*BOTH, "."), 2, ". is not a file of tasks"),
         ((*BOTH, "--name", "a/b", "x"), 2, "is not a valid name"),
-        (("show", "nothing"), 2, "there is no comparison 'nothing'"),
         (("apply", "nothing", "x"), 2, "there is no comparison 'nothing'"),
         (("resume", "nothing"), 2, "there is no comparison 'nothing'"),
     ],

@@ -49,7 +49,7 @@ def test_bash_completes_commands_agents_and_models(workspace: Path) -> None:
     assert "gemini:gemini-2.5-flash" in completed(
         "corral", "run", "-m", "gemini:gemini-2.5-fl", cwd=workspace
     )
-    assert completed("corral", "sessions", "show", "la", cwd=workspace) == ["last"]
+    assert completed("corral", "runs", "show", "la", cwd=workspace) == ["last"]
 
 
 @pytest.mark.deep
@@ -59,9 +59,10 @@ def test_bash_completes_runs_batches_and_files(workspace: Path) -> None:
             folder = paths.home() / kind / name
             folder.mkdir(parents=True)
             os.utime(folder, (number, number))
-    for word in ("show", "resume", "answer", "cancel", "fork"):
-        assert completed("corral", "pipeline", word, "f", cwd=workspace) == ["first-2", "first-1"]
-    assert completed("corral", "batches", "show", "", cwd=workspace)[0] == "last"
+    for word in ("show", "export", "watch", "replay", "delete"):
+        found = completed("corral", "runs", word, "f", cwd=workspace)
+        assert found == ["first-2", "first-1"] * 2
+    assert completed("corral", "runs", "show", "", cwd=workspace)[0] == "last"
     assert completed("corral", "chat", "--resume", "la", cwd=workspace) == ["last"]
     assert completed("corral", "batch", "-m", "gemini:gemini-2.5-fl", cwd=workspace)
     assert completed("corral", "agents", "show", "gemini-c", cwd=workspace) == ["gemini-cli"]

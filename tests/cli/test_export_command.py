@@ -1,4 +1,4 @@
-"""``corral export``: every format of sessions and pipeline runs, and what can go wrong."""
+"""``corral runs export``: every format of sessions and pipeline runs, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from corral.events import Event, Init, Text, ToolResult, ToolUse, to_json
 
 
 def exported(*words: str, cwd: Path) -> str:
-    done = corral("export", *words, cwd=cwd)
+    done = corral("runs", "export", *words, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -48,12 +48,14 @@ def test_a_session_is_written_in_each_format(workspace: Path, session: str) -> N
     assert Trajectory.model_validate_json(atif).session_id == session
     spans = exported("last", "--format", "otel", cwd=workspace)
     assert json.loads(spans)["resourceSpans"]
-    done = corral("export", "last", "-o", "run.zip", "--no-doctor", cwd=workspace)
+    done = corral("runs", "export", "last", "-o", "run.zip", "--no-doctor", cwd=workspace)
     assert "wrote run.zip\n  events.ndjson: the events of the run\n" in done.stderr
     with zipfile.ZipFile(workspace / "run.zip") as archive:
         assert archive.testzip() is None
     assert (workspace / "run.zip").stat().st_mode & 0o077 == 0
-    piped = corral("export", "last", "--format", "md", "-o", "run.md", "--diff", cwd=workspace)
+    piped = corral(
+        "runs", "export", "last", "--format", "md", "-o", "run.md", "--diff", cwd=workspace
+    )
     assert (piped.stdout, piped.stderr) == ("", "wrote run.md\n")
 
 
@@ -133,7 +135,7 @@ def test_an_export_to_a_full_disk_is_no_success(workspace: Path, unbuffered: str
     code = f"{limited} os.execv(sys.argv[1], sys.argv[1:])"
     with (workspace / "out").open("wb") as out:
         done = subprocess.run(
-            [sys.executable, "-c", code, CORRAL, "export", session, "-o", "-"],
+            [sys.executable, "-c", code, CORRAL, "runs", "export", session, "-o", "-"],
             stdout=out,
             stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
@@ -153,13 +155,13 @@ def test_a_file_of_events_is_a_run(workspace: Path, session: str) -> None:
 
 def test_a_file_is_replaced_only_if_that_is_asked_for(workspace: Path, session: str) -> None:
     (workspace / "run.md").write_text("mine")
-    refused = corral("export", "last", "-o", "run.md", cwd=workspace)
+    refused = corral("runs", "export", "last", "-o", "run.md", cwd=workspace)
     assert (refused.returncode, "run.md already exists" in refused.stderr) == (2, True)
     assert (workspace / "run.md").read_text() == "mine"
     exported("last", "-o", "run.md", "--force", cwd=workspace)
     assert (workspace / "run.md").read_text().startswith("# Fix")
     assert os.listdir(workspace) == ["run.md"]
-    nowhere = corral("export", "last", "-o", "no/such/folder.md", cwd=workspace)
+    nowhere = corral("runs", "export", "last", "-o", "no/such/folder.md", cwd=workspace)
     assert (nowhere.returncode, "No such file" in nowhere.stderr) == (2, True)
 
 
@@ -169,7 +171,7 @@ def test_an_export_to_a_file_is_the_one_to_a_pipe(
     workspace: Path, session: str, format: str
 ) -> None:
     """A new file, one that is replaced, a named pipe and stdout get the same content."""
-    words = (CORRAL, "export", session, "--format", format, "--no-doctor", "--force", "-o")
+    words = (CORRAL, "runs", "export", session, "--format", format, "--no-doctor", "--force", "-o")
     (workspace / "old").write_bytes(b"x" * 1_000_000)
     os.mkfifo(workspace / "pipe")
     with subprocess.Popen(["cat", "pipe"], cwd=workspace, stdout=subprocess.PIPE) as reader:
@@ -194,14 +196,14 @@ def test_an_export_to_a_file_is_the_one_to_a_pipe(
 
 def test_spans_are_sent_to_an_endpoint(workspace: Path, session: str) -> None:
     with OtlpReceiver() as receiver:
-        done = corral("export", "last", "--endpoint", receiver.url, cwd=workspace)
+        done = corral("runs", "export", "last", "--endpoint", receiver.url, cwd=workspace)
     assert (done.returncode, done.stderr) == (0, "20 spans sent\n")
     assert len(receiver.spans) == 20
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{closed.getsockname()[1]}"
         refused = corral(
-            "export", "last", "--endpoint", gone, cwd=workspace,
+            "runs", "export", "last", "--endpoint", gone, cwd=workspace,
             env={"OTEL_EXPORTER_OTLP_TIMEOUT": "1"},
         )  # fmt: skip
     assert refused.returncode == 1
@@ -212,9 +214,9 @@ def test_spans_are_sent_to_an_endpoint(workspace: Path, session: str) -> None:
     ("words", "code", "message"),
     [
         ((), 2, "give the id of a run"),
-        (("nothing",), 4, "no session or run is called 'nothing'"),
-        (("last", "--grep", "x"), 2, "give the id of a run"),
-        (("--grep", "nothing like it"), 4, "no session contains"),
+        (("nothing",), 4, "no run is called 'nothing'"),
+        (("last", "--text", "x"), 2, "give the id of a run"),
+        (("--text", "nothing like it"), 4, "no run contains"),
         (("last", "--content"), 2, "--content is not for --format ndjson"),
         (("last", "--format", "md", "--endpoint", "http://x"), 2, "--endpoint is not for"),
         (("last", "--endpoint", "collector:4318"), 2, "not the URL of an OTLP endpoint"),
@@ -223,13 +225,13 @@ def test_spans_are_sent_to_an_endpoint(workspace: Path, session: str) -> None:
 def test_a_mistake_in_the_command_is_explained(
     workspace: Path, session: str, words: tuple[str, ...], code: int, message: str
 ) -> None:
-    done = corral("export", *words, cwd=workspace)
+    done = corral("runs", "export", *words, cwd=workspace)
     assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 
 def test_what_was_left_out_is_said(workspace: Path) -> None:
     (workspace / "cut.ndjson").write_bytes(to_json(Init(agent="codex-cli")) + b'\n{"type":"te')
-    done = corral("export", "cut.ndjson", "--format", "atif", cwd=workspace)
+    done = corral("runs", "export", "cut.ndjson", "--format", "atif", cwd=workspace)
     assert "! the log ends in the middle of a line" in done.stderr
     (workspace / "empty.ndjson").touch()
     empty = json.loads(exported("empty.ndjson", "--format", "atif", cwd=workspace))
@@ -264,7 +266,7 @@ def test_a_durable_run_sends_its_spans_and_becomes_a_page(workspace: Path) -> No
     assert {span.trace_id.hex() for span in receiver.spans} == {parent.split("-")[1]}
     (command,) = [span for span in receiver.spans if span.name == "node command"]
     assert (workspace / "command.txt").read_text().split("-")[2] == command.span_id.hex()
-    written = corral("export", "last", "-o", "run.html", cwd=workspace)
+    written = corral("runs", "export", "last", "-o", "run.html", cwd=workspace)
     assert (written.returncode, written.stderr) == (0, "wrote run.html\n")
     page = (workspace / "run.html").read_text()
     assert "/visits/build.1/items?page=last" in page
@@ -300,7 +302,7 @@ def test_a_log_of_100_megabytes_is_written_with_little_memory(tmp_path: Path) ->
     program = "from corral._cli.entry import main; main()"
     for format_ in ("md", "atif"):
         done = subprocess.run(
-            [sys.executable, "-c", program, "export", "large.ndjson", "--format", format_],
+            [sys.executable, "-c", program, "runs", "export", "large.ndjson", "--format", format_],
             cwd=tmp_path,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

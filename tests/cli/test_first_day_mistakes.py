@@ -60,7 +60,7 @@ MISTAKES = [
     ("run --mcp notes hi", 2, "NAME=URL, got: 'notes'", "As in 'notes=python"),
     ("config show codex", 2, "unexpected extra argument", "config show --agent NAME"),
     ("models list gemini", 2, "unexpected extra argument", "models list --provider NAME"),
-    ("sessions shw x", 2, "no command is called 'shw'", "Did you mean 'show'?"),
+    ("runs shw x", 2, "no command is called 'shw'", "Did you mean 'show'?"),
     ("run --modle x hi", 2, "no such option '--modle'", "Did you mean --model?"),
     ("run --approve edit hi", 2, "'edit' is not one of", "Did you mean edits?"),
     ("run --timeout", 2, "option '--timeout' requires an argument", ""),
@@ -88,7 +88,7 @@ MISTAKES = [
     ("run --schema absent.json hi", 2, "absent.json cannot be read", "Give a file"),
     ("run --schema broken.json hi", 2, "broken.json is not JSON", ""),
     ("run --schema odd.json hi", 2, "the schema cannot be used", ""),
-    ("run --resume absent hi", 4, "no session is called 'absent'", "corral sessions list"),
+    ("run --resume absent hi", 4, "no session is called 'absent'", "corral runs list"),
     ("run --fork hi", 2, "--fork needs --resume", ""),
     ("run --json --quiet hi", 2, "--json and --quiet are both given", ""),
     ("--config absent.toml run hi", 2, "'absent.toml' does not exist", "See: corral --help"),
@@ -110,8 +110,7 @@ MISTAKES = [
     ("pipeline run absent.dot", 2, "cannot read the pipeline 'absent.dot'", "A pipeline is a file"),
     ("pipeline run tiny.dot --retries 11", 2, "node 'a': retries must be between 0 and 9", ""),
     ("pipeline run tiny.dot --policy edits", 2, "no policy file 'edits'", "--approve edits?"),
-    ("pipeline show absent", 2, "there is no run 'absent'", "corral pipeline runs"),
-    ("sessions show absent", 4, "no session is called 'absent'", "corral sessions list"),
+    ("runs show absent", 4, "no run is called 'absent'", "corral runs list"),
     # Commands of other programs, or in another place.
     ("install gemini", 2, "no command is called 'install'", "Write corral agents install NAME."),
     ("login", 2, "no command is called 'login'", "Write corral agents doctor"),
@@ -119,9 +118,9 @@ MISTAKES = [
     ("init", 2, "no command is called 'init'", "Write corral demo"),
     ("version", 2, "no command is called 'version'", "Write corral --version."),
     ("upgrade", 2, "no command is called 'upgrade'", "Write corral agents install NAME"),
-    ("ls", 2, "no command is called 'ls'", "Write corral sessions list."),
-    ("history", 2, "no command is called 'history'", "Write corral sessions list."),
-    ("logs", 2, "no command is called 'logs'", "Write corral sessions show last."),
+    ("ls", 2, "no command is called 'ls'", "Write corral runs list."),
+    ("history", 2, "no command is called 'history'", "Write corral runs list."),
+    ("logs", 2, "no command is called 'logs'", "Write corral runs show last."),
     ("resume last", 2, "no command is called 'resume'", "Write corral run --resume last PROMPT."),
     ("fork", 2, "no command is called 'fork'", "Write corral run --resume last --fork PROMPT."),
     ("ask hi", 2, "no command is called 'ask'", "Write corral run PROMPT."),
@@ -134,13 +133,13 @@ MISTAKES = [
     ("agents test gemini", 2, "no command is called 'test'", "Write corral agents doctor NAME."),
     ("agents isntall gemini", 2, "called 'isntall'", "Did you mean 'install'?"),
     ("sessions resume last", 2, "called 'resume'", "Write corral run --resume ID PROMPT."),
-    ("sessions rm x", 2, "no command is called 'rm'", "Write corral sessions delete ID."),
-    ("sessions export x", 2, "no command is called 'export'", "Write corral export ID."),
+    ("sessions rm x", 2, "no command is called 'rm'", "Write corral runs delete ID."),
+    ("sessions export x", 2, "no command is called 'export'", "Write corral runs export ID."),
     ("pipeline tiny.dot", 2, "called 'tiny.dot'", "Write corral pipeline run tiny.dot."),
-    ("pipeline list", 2, "no command is called 'list'", "Write corral pipeline runs."),
+    ("pipeline list", 2, "no command is called 'list'", "Write corral runs list --kind"),
     ("pipeline validate x", 2, "called 'validate'", "Write corral pipeline lint FILE."),
     ("batches run x", 2, "no command is called 'run'", "Write corral batch TASKS."),
-    ("batch list", 2, "no file of tasks is called 'list'", "corral batches list?"),
+    ("batch list", 2, "no file of tasks is called 'list'", "corral runs list?"),
     ("completion", 2, "missing argument '{bash|zsh|fish}'. Choose from: bash, zsh, fish", "See:"),
     ("help run", 2, "no command is called 'help'", "Write corral --help, or corral COMMAND --help"),
     # Options of other programs.
@@ -181,21 +180,25 @@ MISTAKES = [
     ("run --replay absent hi", 2, "the recording cannot be read: absent", "--record-to FILE"),
     ("run 'Explain this diff'", 2, "stdin is empty", "Add </dev/null to run without it."),
     ("run --resume last hi", 4, "there is no run yet", "`corral run PROMPT` starts one."),
-    ("export last", 4, "there is no run yet", "`corral run PROMPT` starts one."),
-    ("export x --format pdf", 2, "'pdf' is not one of 'ndjson'", "See: corral export --help"),
-    ("usage --by month", 2, "'month' is not one of 'day'", "See: corral usage --help"),
-    ("usage --since yesterday", 2, "'yesterday' is not a duration", ""),
+    ("runs export last", 4, "there is no run yet", "`corral run PROMPT` starts one."),
+    (
+        "runs export x --format pdf",
+        2,
+        "'pdf' is not one of 'ndjson'",
+        "See: corral runs export --help",
+    ),
+    ("runs usage --by month", 2, "'month' is not one of 'day'", "See: corral runs usage --help"),
+    ("runs usage --since yesterday", 2, "'yesterday' is not a duration", ""),
     ("runs prune", 2, "missing option '--older-than'", "See: corral runs prune --help"),
     ("runs prune --older-than 30", 2, "--older-than 30 has no unit", "Write 30d for days"),
-    ("watch absent", 2, "absent is not running", "corral replay absent"),
-    ("sessions show", 2, "give the id of a session ('last' is the newest)", ""),
-    ("sessions stop absent", 2, "no session of this folder is called", "corral sessions list"),
+    ("runs watch absent", 2, "absent is not running", "corral runs replay absent"),
+    ("runs show", 2, "give the id of a run ('last' is the newest)", ""),
+    ("sessions stop absent", 2, "no session of this folder is called", "corral runs show ID"),
     ("pipeline run tiny.dot --set x", 2, "--set x: write KEY=VALUE", ""),
     ("pipeline run tiny.dot --db x://y", 2, "x databases are not supported", "Use a file"),
     ("batch", 2, "give one file of tasks, got 0", "--files 'src/**/*.py'"),
     ("batch --files 'no/*.py' -p hi", 2, "no file matches 'no/*.py'", "Quote the pattern."),
     ("batch tasks.jsonl -p hi --concurrency 0", 2, "0 is not in the range x>=1", ""),
-    ("batches show absent", 2, "there is no batch 'absent'", "corral batches list"),
     ("compare -a gemini,gemni hi", 2, "no agent is called 'gemni'", "Did you mean 'gemini'?"),
     (
         "review --patch x.diff --diff-only -a gemini,gemni",
@@ -203,7 +206,6 @@ MISTAKES = [
         "no agent is called 'gemni'",
         "Did you mean 'gemini'?",
     ),
-    ("compare show absent", 2, "there is no comparison 'absent'", "corral compare list"),
     ("agents install corral", 2, "is part of corral: there is nothing to install", ""),
     ("--config agent.toml config check", 2, "agent is not in [defaults]", "above the first table"),
     ("--config table.toml config check", 2, "unknown table 'default'", "Did you mean [defaults]?"),
@@ -247,7 +249,7 @@ CALLS = [
     ('models.generate_sync("openai:gpt-5", "hi")', "no API key for OpenAI", "OPENAI_API_KEY"),
     ('models.generate_sync("gemni:x", "hi")', "unknown model vendor", "Did you mean 'gemini'?"),
     ('corral.Policy(write="yes")', "write must be allow, ask or deny, got: 'yes'", ""),
-    ('corral.live.answer("absent", "allow_once")', "absent is not running", "sessions list"),
+    ('corral.live.answer("absent", "allow_once")', "absent is not running", "runs list"),
     ('corral.session_sync("gemni").__enter__()', "no agent is called 'gemni'", "'gemini'?"),
 ]
 
@@ -402,9 +404,8 @@ def test_lists_are_empty_where_there_is_no_folder(
     workspace: Path, started: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CORRAL_HOME", str(workspace / "file" / "home"))
-    for words in (("sessions", "list"), ("batches", "list"), ("pipeline", "runs")):
-        done = corral(*words, cwd=workspace)
-        assert (done.returncode, done.stderr) == (0, ""), words
+    done = corral("runs", "list", cwd=workspace)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("home", ["", None], ids=["empty", "not set"])

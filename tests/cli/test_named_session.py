@@ -41,8 +41,9 @@ def test_two_calls_share_one_agent_process_and_one_session(session: Path) -> Non
     assert first.returncode == 0, first.stderr
     second = corral("run", "--session", "fix", "pid", cwd=session)  # the agent is known
     assert second.stdout == first.stdout
-    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
-    assert [(each["name"], each["turns"]) for each in listed] == [("fix", 2)]
+    listed = json.loads(corral("runs", "list", "--json", cwd=session).stdout)
+    assert [each["tries"] for each in listed] == [2]
+    assert "name       fix\n" in corral("runs", "show", "last", cwd=session).stdout
 
 
 @pytest.mark.deep
@@ -52,8 +53,8 @@ def test_stop_ends_the_process_and_keeps_the_conversation(session: Path) -> None
     repeated = run("pid", cwd=session)
     assert repeated.returncode == 0, repeated.stderr
     assert repeated.stdout != first
-    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
-    assert [each["turns"] for each in listed] == [2]
+    listed = json.loads(corral("runs", "list", "--json", cwd=session).stdout)
+    assert [each["tries"] for each in listed] == [2]
 
 
 @pytest.mark.deep
@@ -144,8 +145,8 @@ def test_the_answer_of_a_named_session_fits_a_schema(session: Path) -> None:
     assert json.loads(events.stdout.splitlines()[-1])["output"] == {"count": 5}
     plain = run("text hi", "--result", cwd=session)
     assert json.loads(plain.stdout)["text"] == "hi"
-    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
-    assert [each["turns"] for each in listed] == [5]
+    listed = json.loads(corral("runs", "list", "--json", cwd=session).stdout)
+    assert [each["tries"] for each in listed] == [5]
 
 
 @pytest.mark.deep
@@ -153,8 +154,8 @@ def test_a_named_session_is_asked_to_correct_an_answer_that_does_not_fit(session
     wrong = run('text {"count": "x"}', "--schema", SCHEMA, cwd=session)
     assert wrong.stdout == ""
     assert wrong.returncode != 0  # the scripted program cannot answer the request to correct it
-    listed = json.loads(corral("sessions", "list", "--json", cwd=session).stdout)
-    assert [each["turns"] for each in listed] == [2]
+    listed = json.loads(corral("runs", "list", "--json", cwd=session).stdout)
+    assert [each["tries"] for each in listed] == [2]
     invalid = run("text hi", "--schema", '{"type": "strange"}', cwd=session)
     assert invalid.returncode == 2
     assert "the schema cannot be used" in invalid.stderr

@@ -141,7 +141,7 @@ def test_each_status_has_its_exit_code(
         (["run", "x", "--frobnicate"], 2, "no such option"),
         (["frobnicate"], 2, "no command is called"),
         (["--config", "bad.toml", "run", "x"], 2, "(at line 2, column"),
-        (["sessions", "show", "nothing"], 4, "no session is called"),
+        (["runs", "show", "nothing"], 4, "no run is called"),
         (["agents", "show", "nobody"], 2, "no agent is called"),
         (["agents", "install", "manual"], 2, "nothing to install"),
         (["agents", "check", "manual"], 2, "cannot be checked by a script"),
@@ -297,10 +297,10 @@ def test_an_interruption_ends_the_agent_and_exits_130(
 
 def test_sessions_are_listed_shown_and_exported(workspace: Path) -> None:
     first = run(GOOD, "--json", cwd=workspace)
-    listed = json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout)
-    assert [one["status"] for one in listed] == ["success"]
-    assert "hello" in corral("sessions", "show", "last", cwd=workspace).stdout
-    exported = corral("export", listed[0]["id"], cwd=workspace).stdout
+    listed = json.loads(corral("runs", "list", "--json", cwd=workspace).stdout)
+    assert [one["state"] for one in listed] == ["success"]
+    assert "hello" in corral("runs", "show", "last", cwd=workspace).stdout
+    exported = corral("runs", "export", listed[0]["id"], cwd=workspace).stdout
     begin, prompt, facts, *rest = exported.splitlines(keepends=True)
     assert begin + "".join(rest) == first.stdout
     assert [json.loads(line)["name"] for line in (prompt, facts)] == ["prompt", "run_facts"]
@@ -315,7 +315,7 @@ def test_a_session_is_resumed_by_name(workspace: Path) -> None:
 
 def test_no_keep_leaves_no_session(workspace: Path) -> None:
     assert run(GOOD, "--no-keep", cwd=workspace).returncode == 0
-    assert json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout) == []
+    assert json.loads(corral("runs", "list", "--json", cwd=workspace).stdout) == []
 
 
 def test_agents_are_listed_with_their_problems(workspace: Path, tmp_path: Path) -> None:

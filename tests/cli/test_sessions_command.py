@@ -48,7 +48,7 @@ def ids(workspace: Path, tmp_path: Path) -> tuple[str, str]:
 
 
 def listed(*words: str, cwd: Path) -> list[str]:
-    done = corral("sessions", "list", "--json", *words, cwd=cwd)
+    done = corral("runs", "list", "--json", *words, cwd=cwd)
     assert done.returncode == 0, done.stderr
     return [each["id"] for each in json.loads(done.stdout)]
 
@@ -56,18 +56,16 @@ def listed(*words: str, cwd: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("words", "code", "shown"),
     [
-        ("sessions show last", 0, "{id} · gemini-cli · {folder} · success · 1 turn\n"),
-        ("export last --format md", 0, "It was a comma."),
-        ("usage --session last --by session", 0, "{id}"),
-        ("watch", 2, "{id} is not running"),
-        ("replay last --speed max --json", 0, "It was a comma."),
+        ("runs show last", 0, "run        {id}\nkind       session\nstate      success\n"),
+        ("runs export last --format md", 0, "It was a comma."),
+        ("runs usage --run last --by run", 0, "{id}"),
+        ("runs watch", 2, "{id} is not running"),
+        ("runs replay last --speed max --json", 0, "It was a comma."),
         ("sessions answer last yes", 2, "session {id} is not waiting for an answer"),
         ("sessions budget last 1", 2, "session {id} does not run"),
-        ("pipeline show last", 2, "last is the session {id}, not a pipeline run"),
-        ("pipeline cancel last", 2, "last is the session {id}, not a pipeline run"),
-        ("batches show last", 2, "last is the session {id}, not a batch"),
-        ("compare show last", 2, "last is the session {id}, not a comparison"),
-        ("sessions delete last", 0, "{id} deleted"),
+        ("pipeline cancel last", 2, "last is the session {id}, not a pipeline or workflow"),
+        ("compare diff last", 2, "last is the session {id}, not a comparison"),
+        ("runs delete last", 0, "{id} deleted"),
     ],
 )
 def test_last_is_the_same_run_in_every_command(
@@ -92,17 +90,15 @@ def test_sessions_are_found_by_text_agent_folder_and_age(
 ) -> None:
     first, second = ids
     assert listed(cwd=workspace) == [second, first]
-    assert listed("--grep", "a COMMA", cwd=workspace) == [first]
+    assert listed("--text", "a COMMA", cwd=workspace) == [first]
     assert listed("--agent", "codex-cli", cwd=workspace) == [second]
-    assert listed("--cwd", ".", cwd=workspace) == [first]
+    assert listed("--project", ".", cwd=workspace) == [first]
     assert listed("--since", "1h30m", "--limit", "1", cwd=workspace) == [second]
     assert listed("--since", "2999-01-01", cwd=workspace) == []
-    shown = corral("sessions", "list", "--grep", "comma", cwd=workspace).stdout
-    assert "It was a comma." in " ".join(shown.split())
 
 
 def test_a_session_is_shown_turn_by_turn(workspace: Path, ids: tuple[str, str]) -> None:
-    shown = corral("sessions", "show", ids[0], cwd=workspace).stdout
+    shown = corral("runs", "show", ids[0], cwd=workspace).stdout
     for part in (
         "> Fix the parser",
         "✓ ls -l",
@@ -110,9 +106,7 @@ def test_a_session_is_shown_turn_by_turn(workspace: Path, ids: tuple[str, str]) 
         "success · gemini-3-pro · 1.5 s · 12 tokens in, 3 out",
     ):
         assert part in shown
-    (turn,) = json.loads(corral("sessions", "show", ids[0], "--json", cwd=workspace).stdout)[
-        "history"
-    ]
+    (turn,) = json.loads(corral("runs", "show", ids[0], "--json", cwd=workspace).stdout)["content"]
     assert turn["prompt"] == "Fix the parser"
 
 
@@ -125,42 +119,42 @@ def test_the_changes_of_files_are_shown_if_they_are_stored(workspace: Path) -> N
         env={"GEMINI_API_KEY": "scripted-key-0123456789"},
     )
     assert done.returncode == 0, done.stderr
-    assert "+after" not in corral("sessions", "show", "last", cwd=workspace).stdout
-    shown = corral("sessions", "show", "last", "--diff", cwd=workspace).stdout
+    assert "+after" not in corral("runs", "show", "last", cwd=workspace).stdout
+    shown = corral("runs", "show", "last", "--diff", cwd=workspace).stdout
     assert "--- /dev/null\n+++ b/notes.txt\n@@ -0,0 +1,1 @@\n+after\n" in shown
-    exported = corral("export", "last", "--diff", "--format", "md", cwd=workspace)
+    exported = corral("runs", "export", "last", "--diff", "--format", "md", cwd=workspace)
     assert "```diff\n--- /dev/null" in exported.stdout
     (workspace / "notes.txt").write_text("later\n")
-    (turn,) = json.loads(
-        corral("sessions", "show", "last", "--diff", "--json", cwd=workspace).stdout
-    )["history"]
+    (turn,) = json.loads(corral("runs", "show", "last", "--diff", "--json", cwd=workspace).stdout)[
+        "content"
+    ]
     assert (turn["number"], "+after" in turn["diff"]) == (1, True)
 
 
 def test_the_newest_session_with_a_text_is_shown(workspace: Path, ids: tuple[str, str]) -> None:
-    assert "Fix the parser" in corral("sessions", "show", "--grep", "comma", cwd=workspace).stdout
-    none = corral("sessions", "show", "--grep", "nothing like it", cwd=workspace)
-    assert (none.returncode, "no session contains" in none.stderr) == (4, True)
-    for words in ((), ("last", "--grep", "comma")):
-        assert corral("sessions", "show", *words, cwd=workspace).returncode == 2
+    assert "Fix the parser" in corral("runs", "show", "--text", "comma", cwd=workspace).stdout
+    none = corral("runs", "show", "--text", "nothing like it", cwd=workspace)
+    assert (none.returncode, "no run contains" in none.stderr) == (4, True)
+    for words in ((), ("last", "--text", "comma")):
+        assert corral("runs", "show", *words, cwd=workspace).returncode == 2
 
 
 def test_the_beginning_of_an_id_is_enough_if_it_is_unique(
     workspace: Path, ids: tuple[str, str]
 ) -> None:
     random_part = ids[0].rpartition("-")[2]
-    shown = corral("sessions", "show", random_part[:5], cwd=workspace)
+    shown = corral("runs", "show", random_part[:5], cwd=workspace)
     assert "Fix the parser" in shown.stdout, shown.stderr
-    refused = corral("sessions", "show", "2", cwd=workspace)
+    refused = corral("runs", "show", "2", cwd=workspace)
     assert refused.returncode == 2
-    assert "2 sessions begin with '2'" in refused.stderr
+    assert "2 runs are called '2' or begin so: " in refused.stderr
 
 
 def test_deleted_sessions_are_gone(workspace: Path, ids: tuple[str, str]) -> None:
-    done = corral("sessions", "delete", ids[0], cwd=workspace)
+    done = corral("runs", "delete", ids[0], cwd=workspace)
     assert done.stdout == f"{ids[0]} deleted\n"
     assert listed(cwd=workspace) == [ids[1]]
-    unknown = corral("sessions", "delete", ids[1], "nothing", cwd=workspace)
+    unknown = corral("runs", "delete", ids[1], "nothing", cwd=workspace)
     assert unknown.returncode == 4
     assert listed(cwd=workspace) == [ids[1]]  # nothing was deleted
 
@@ -168,10 +162,8 @@ def test_deleted_sessions_are_gone(workspace: Path, ids: tuple[str, str]) -> Non
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("list", "--since", "soon"), "--since: 'soon' is not a duration"),
         (("stop",), "give the name of a session, or --all"),
         (("stop", "fix"), "no session of this folder is called 'fix'"),
-        (("show", ""), "not the name of a session"),
     ],
 )
 def test_a_mistake_is_explained(workspace: Path, words: tuple[str, ...], message: str) -> None:
@@ -185,7 +177,7 @@ def test_a_name_is_forgotten_on_request(workspace: Path, ids: tuple[str, str]) -
     paths.make_dir(files.folder)
     name = StoredName(name="fix", cwd=str(workspace), agent="gemini-cli", session=ids[0])
     fs.write_atomically(files.meta, msgspec.json.encode(name))
-    assert "[fix] Fix the parser" in corral("sessions", "list", cwd=workspace).stdout
+    assert "name       fix\n" in corral("runs", "show", ids[0], cwd=workspace).stdout
     stopped = corral("sessions", "stop", "fix", cwd=workspace)
     assert "was not running" in stopped.stdout
     done: subprocess.CompletedProcess[str] = corral(

@@ -68,7 +68,7 @@ def test_the_end_of_a_run_has_the_verdict_and_decides_the_exit_code(project: Pat
     assert "exited with 1" in done.stderr
     assert "the verdict is gaps, and verified is required" in done.stderr
     assert "\n  | FAILED (failures=1)\n" in done.stderr
-    shown = corral("sessions", "show", "last", cwd=project).stdout
+    shown = corral("runs", "show", "last", cwd=project).stdout
     assert f"\n  gaps\n  gap      {UNITTEST}: the check did not pass" in shown
     assert run(project, "", "--verify", UNITTEST).returncode == 0
     assert run(project, "", "--verify", UNITTEST, "--require", "gaps").returncode == 0

@@ -1,4 +1,4 @@
-"""``corral sessions answer``, ``corral watch`` and ``corral replay``: a run seen from another
+"""``corral runs watch`` and ``replay``, and ``corral sessions answer``: a run seen from another
 terminal, and played again."""
 
 from __future__ import annotations
@@ -54,14 +54,13 @@ def test_a_run_is_listed_watched_answered_and_replayed(
     workspace: Path, asking: subprocess.Popen[str]
 ) -> None:
     request = wait_for(one_pending)
-    listed = corral("sessions", "list", cwd=workspace)
-    assert "waiting permission" in listed.stdout
-    assert json.loads(corral("sessions", "list", "--json", cwd=workspace).stdout)[0]["live"] == (
-        "waiting_permission"
-    )
+    listed = corral("runs", "list", cwd=workspace)
+    assert "waiting" in listed.stdout
+    (run,) = json.loads(corral("runs", "list", "--json", cwd=workspace).stdout)
+    assert (run["state"], run["needs"]) == ("waiting", 1)
     text = corral("sessions", "answer", request.run, "yes", cwd=workspace)
     assert (text.returncode, "waits for a permission" in text.stderr) == (2, True)
-    with started("watch", "last", cwd=workspace) as watching:
+    with started("runs", "watch", "last", cwd=workspace) as watching:
         wait_for_line(watching, "> ask execute make it")
         answered = corral("sessions", "answer", request.run[:15], "--allow", cwd=workspace)
         assert (answered.returncode, answered.stderr) == (0, "")
@@ -73,9 +72,11 @@ def test_a_run_is_listed_watched_answered_and_replayed(
     assert out == "before\n\n[b-once]after\n"
     assert "✓ make it" in err
     assert asking.communicate(timeout=60)[0] == out
-    played = corral("replay", "--speed", "max", cwd=workspace)
+    played = corral("runs", "replay", "--speed", "max", cwd=workspace)
     assert (played.returncode, played.stdout) == (0, out)
-    lines = corral("replay", request.run, "--speed", "1000x", "--json", cwd=workspace).stdout
+    lines = corral(
+        "runs", "replay", request.run, "--speed", "1000x", "--json", cwd=workspace
+    ).stdout
     assert json.loads(lines.splitlines()[-1])["type"] == "done"
 
 
@@ -84,7 +85,7 @@ def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
     workspace: Path, asking: subprocess.Popen[str]
 ) -> None:
     run = wait_for(one_run)
-    with started("watch", run.id, cwd=workspace) as watching:
+    with started("runs", "watch", run.id, cwd=workspace) as watching:
         line = f"  answer with: corral sessions answer {run.id} --allow (or --deny)"
         wait_for_line(watching, line)
         wait_for_line(asking, line)
@@ -93,18 +94,18 @@ def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
         rest = watching.communicate(timeout=60)[1]
     assert watching.returncode == 1
     assert "has ended, and its turn has not" in rest
-    listed = corral("sessions", "list", cwd=workspace).stdout
+    listed = corral("runs", "list", cwd=workspace).stdout
     assert "interrupted" in listed
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("watch",), "there is no run yet"),
-        (("watch", "abc"), "abc is not running"),
-        (("replay", "abc"), "there is no run 'abc'"),
-        (("replay", "--speed", "0"), "'0' is not a positive number, or max"),
-        (("replay", "--speed", "fast"), "'fast' is not a positive number, or max"),
+        (("runs", "watch", "last"), "there is no run yet"),
+        (("runs", "watch", "abc"), "abc is not running"),
+        (("runs", "replay", "abc"), "no run is called 'abc'"),
+        (("runs", "replay", "--speed", "0"), "'0' is not a positive number, or max"),
+        (("runs", "replay", "--speed", "fast"), "'fast' is not a positive number, or max"),
         (("sessions", "answer"), "give the id of a session"),
         (("sessions", "answer", "abc", "--allow"), "abc is not running"),
         (("sessions", "answer", "a", "b", "c"), "Quote a text that has spaces"),
@@ -126,7 +127,7 @@ def test_a_pipeline_is_replayed_from_its_run_and_from_its_folder(workspace: Path
     words = ("pipeline", "run", "p.dot", "--auto-approve", "--run-dir", "here", "--json")
     run = json.loads(corral(*words, cwd=workspace).stdout.splitlines()[-1])["run"]
     for name in (run, "here"):
-        played = corral("replay", name, "--speed", "max", cwd=workspace)
+        played = corral("runs", "replay", name, "--speed", "max", cwd=workspace)
         assert played.returncode == 0, played.stderr
         assert "✓ ship" in played.stderr
 
@@ -137,7 +138,7 @@ def test_a_running_pipeline_is_watched_to_its_end(workspace: Path) -> None:
     put(workspace, graph)
     with started("pipeline", "run", "p.dot", "--auto-approve", cwd=workspace) as running:
         run = wait_for(lambda: next((r for r in live.runs() if r.kind == "pipeline"), None))
-        with started("watch", run.id, cwd=workspace) as watching:
+        with started("runs", "watch", run.id, cwd=workspace) as watching:
             wait_for_line(watching, "● ship")
             answered = corral("sessions", "answer", run.id, "--allow", cwd=workspace)
             assert f"corral pipeline answer {run.id} CHOICE" in answered.stderr

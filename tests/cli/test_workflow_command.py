@@ -36,6 +36,13 @@ def workflow(cwd: Path, *words: str, code: int = 0) -> subprocess.CompletedProce
     return done
 
 
+def runs(cwd: Path, *words: str) -> str:
+    """Run ``corral runs`` with the same database."""
+    done = corral("runs", *words, "--db", "runs.db", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
 def in_memory(cwd: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = corral("workflow", "run", *words, "--no-durable", cwd=cwd)
     assert done.returncode == code, (words, done.returncode, done.stderr)
@@ -79,9 +86,9 @@ def test_with_json_what_the_program_prints_goes_to_stderr(workspace: Path) -> No
 def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
     started = workflow(folder, "run", "flow.py", "--arg", "name=Ada", "--run-id", "r", code=10)
     assert "corral workflow answer r" in started.stderr
-    (listed,) = json.loads(workflow(folder, "runs", "--json").stdout)
-    assert (listed["id"], listed["asks"]) == ("r", 1)
-    assert "Go on?" in workflow(folder, "show", "r").stdout
+    (listed,) = json.loads(runs(folder, "list", "--json"))
+    assert (listed["id"], listed["kind"], listed["needs"]) == ("r", "workflow", 1)
+    assert "Go on?" in runs(folder, "show", "r")
     workflow(folder, "answer", "r", "yes")
     # The questions of the plan, without running anything.
     plan = json.loads(workflow(folder, "resume", "r", "--dry-run", "--json").stdout)
@@ -98,10 +105,10 @@ def test_show_has_the_result_and_a_failed_run_says_how_it_goes_on(workspace: Pat
     body = "@corral.workflow\nasync def one(flow: Flow) -> str:\n    return 'the result'"
     (workspace / "flow.py").write_text(HEAD + body)
     workflow(workspace, "run", "flow.py", "--run-id", "good", "-q")
-    assert "result     the result\n" in workflow(workspace, "show", "good").stdout
-    head, row = workflow(workspace, "runs").stdout.splitlines()
-    assert head.split()[-2:] == ["workflow", "goal"]
-    assert row.split()[-1] == "one"
+    assert "result     the result\n" in runs(workspace, "show", "good")
+    head, row = runs(workspace, "list").splitlines()
+    assert head.split()[-2:] == ["title", "project"]
+    assert row.split()[-2] == "one"
     (workspace / "flow.py").write_text(
         HEAD + body.replace("return 'the result'", "assert not flow")
     )
@@ -121,8 +128,8 @@ def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     assert (folder / "log").read_text() == "x\nsecond\n"
     workflow(folder, "resume", "r", "-q")
     assert (folder / "log").read_text() == "x\nsecond\nother\n"
-    new = json.loads(workflow(folder, "show", "r", "--json").stdout)["continued_as"]
-    assert f"continued  as {new}\n" in workflow(folder, "show", "r").stdout
+    new = json.loads(runs(folder, "show", "r", "--json"))["content"]["continued_as"]
+    assert f"continued  as {new}\n" in runs(folder, "show", "r")
     shown = workflow(folder, "resume", "r", "--dry-run").stderr
     assert shown.startswith(f"r was continued as {new}\n{new} has ended: nothing would be repeated")
 
@@ -133,8 +140,8 @@ def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
     both = workflow(folder, "resume", "r", "-q", "--json", code=2)
     assert "--json and --quiet" in both.stderr
     workflow(folder, "resume", "r", "-q", "--max-calls", "7", code=10)
-    shown = json.loads(workflow(folder, "show", "r", "--json").stdout)
-    assert shown["budget"]["max_calls"] == 7
+    shown = json.loads(runs(folder, "show", "r", "--json"))
+    assert shown["content"]["budget"]["max_calls"] == 7
 
 
 @pytest.mark.deep
@@ -224,7 +231,7 @@ def test_bad_resumes_lose_nothing(folder: Path) -> None:
     assert "size" in workflow(folder, "resume", "r", code=2).stderr
     file.write_text("def broken(:")
     assert "flow.py:1" in workflow(folder, "resume", "r", code=2).stderr
-    assert "nope" in workflow(folder, "resume", "nope", code=2).stderr
+    assert "nope" in workflow(folder, "resume", "nope", code=4).stderr
     # A step that was removed: its result is not used, and the others are kept.
     file.write_text(
         ASKS.replace('name="first")', 'name="first")\n    ').replace(

@@ -234,7 +234,7 @@ async def _stream() -> None:
         lambda: models.generate("gemini:gemini-2.5-flash", "hi"),
         lambda: models.generate_object("gemini:gemini-2.5-flash", int, "hi"),
         lambda: pipelines.run("digraph { start [shape=Mdiamond] }"),
-        pipelines.runs,
+        corral.runs.list,
         *(_session, _pool, _batch, _stream),
     ],
 )

@@ -12,7 +12,7 @@ from support.batches import MODEL, CountingModel
 
 from corral import live, pipelines, runs
 from corral._core.spending import BudgetLimits, Raise, Spent
-from corral._engine import limits
+from corral._engine import limits, query, run_list
 from corral._engine.dbos import database
 from corral._engine.payloads import RunConfig, RunInput
 from corral._engine.worker import node_workflow
@@ -131,9 +131,9 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
             graph, model=MODEL, cwd=workspace, on_start=lambda name, _: started.append(name)
         )
     )
-    while [each.status for each in await pipelines.runs()] != ["paused"]:
+    while [each.status for each in await run_list.list_runs()] != ["paused"]:
         await asyncio.sleep(0.05)
-    shown = await pipelines.show(started[0])
+    shown = await query.show(started[0])
     assert shown.status == "paused"
     assert shown.budget is not None
     assert shown.budget.as_state().calls == 3
@@ -176,10 +176,10 @@ async def test_a_run_is_paused_while_the_run_nested_in_it_is(
 ) -> None:
     (workspace / "child.dot").write_text(CHILD)
     run = asyncio.create_task(pipelines.run(PARENT, model=MODEL, cwd=workspace))
-    while [each.status for each in await pipelines.runs()] != ["paused"]:
+    while [each.status for each in await run_list.list_runs()] != ["paused"]:
         await asyncio.sleep(0.05)
-    (listed,) = await pipelines.runs()
-    shown = await pipelines.show(listed.id)
+    (listed,) = await run_list.list_runs()
+    shown = await query.show(listed.id)
     assert shown.status == "paused"
     assert shown.budget is not None
     assert shown.budget.limits.as_dict() == {"max_calls": 1}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from corral import pipelines
+from corral._engine import query, run_list
 
 PIPELINE = "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> a -> exit }"
 
@@ -50,6 +52,6 @@ def test_a_run_is_answered_and_continued_by_code_that_is_not_async(tmp_path: Pat
     second = pipelines.fork_sync(waiting.run, "ask", db=db)
     assert second.status == "waiting"
     pipelines.cancel_sync(second.run, reason="enough", db=db)
-    assert {each.id for each in pipelines.runs_sync(db=db)} == {waiting.run, second.run}
-    shown = pipelines.show_sync(waiting.run, db=db)
+    assert {each.id for each in asyncio.run(run_list.list_runs(db=db))} == {waiting.run, second.run}
+    shown = asyncio.run(query.show(waiting.run, db=db))
     assert shown.state.completed == ["start", "ask", "ship", "exit"]

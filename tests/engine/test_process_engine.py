@@ -17,6 +17,7 @@ import pytest
 
 import corral
 from corral import pipelines
+from corral._engine import query, run_list
 from corral._engine.batch.results import OutputFile
 from corral._engine.dbos.database import find
 from corral._engine.worker import executor, run_workflow
@@ -134,7 +135,7 @@ def test_threads_share_the_engine(node: Node, db: str, tmp_path: Path) -> None:
     use_from_threads(db, tmp_path, 2)
     assert executor.running() is None
     assert (threading.active_count(), descriptors()) == before
-    assert len(pipelines.runs_sync(db=db, limit=100)) == 3 * 8
+    assert len(asyncio.run(run_list.list_runs(db=db, limit=100))) == 3 * 8
 
 
 @pytest.mark.deep
@@ -215,7 +216,7 @@ def test_an_engine_whose_last_loop_was_closed_ends(
         left = abandon(lambda: callers.run(run_id="left"), node)
         wait_for_end()
     assert not left.done()
-    assert pipelines.show_sync("left", db=new_file).output is None
+    assert asyncio.run(query.show("left", db=new_file)).output is None
     assert pipelines.resume_sync("left", db=new_file).ok
     assert executor.running() is None
 

@@ -20,7 +20,7 @@ def test_a_run_that_only_has_a_folder_is_named_with_the_command_that_shows_it() 
     (folder := paths.home() / "runs" / "in-memory-1a2b").mkdir(parents=True)
     assert "there is no run 'in-memory-1a2b'" in str(run_not_found("in-memory-1a2b"))
     (folder / MANIFEST).touch()
-    assert "corral replay in-memory-1a2b" in str(run_not_found("in-memory-1a2b"))
+    assert "corral runs replay in-memory-1a2b" in str(run_not_found("in-memory-1a2b"))
 
 
 def entry(name: str, output: object) -> JournalEntry:

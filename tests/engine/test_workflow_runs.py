@@ -12,8 +12,9 @@ import pytest
 from support import workflow_files
 from support.workflow_files import LOGGED, logged
 
+import corral
 from corral import pipelines, workflows
-from corral._engine import process_engine, service
+from corral._engine import process_engine, query, service
 from corral._engine.continue_run import continue_run
 from corral._engine.follow_run import FollowOptions
 from corral._engine.workflow_runs import prepare_resume
@@ -57,10 +58,10 @@ def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> No
     waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r", notify=notify)
     assert waiting.status == "waiting"
     assert [question.text for question in waiting.questions] == ["Go on?"]
-    assert [(each.id, each.kind, each.asks) for each in workflows.runs_sync(db=db)] == [
+    assert [(each.id, each.kind, each.needs) for each in corral.runs.list_sync(db=db)] == [
         ("r", "workflow", 1)
     ]
-    assert pipelines.runs_sync(db=db) == []
+    assert corral.runs.list_sync(kind="pipeline", db=db) == []
     workflows.answer_sync("r", "no", gate="ask", db=db)
     done = workflows.resume_sync("r", db=db)
     assert (done.run, done.output) == ("r", "Ada no")
@@ -70,7 +71,7 @@ def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> No
     assert (ended["event"], ended["ended"]["text"]) == ("end", "Ada no")
     workflows.resume_sync("r", db=db)
     assert len(messages.read_text().splitlines()) == 2  # it had ended already
-    shown = workflows.show_sync("r", db=db)
+    shown = asyncio.run(query.show("r", db=db))
     assert [*shown.graph.nodes] == ["first", "ask", "second"]
     assert [(edge.source, edge.target) for edge in shown.graph.edges] == [
         ("first", "ask"),
@@ -97,7 +98,7 @@ async def drawn(flow: Flow) -> None:
 """
     )
     start(tmp_path, body, db, run_id="r")
-    graph = workflows.show_sync("r", db=db).graph
+    graph = asyncio.run(query.show("r", db=db)).graph
     assert sorted((edge.source, edge.target) for edge in graph.edges) == [
         ("check", "end"),
         ("part-2.command", "check"),
@@ -330,7 +331,7 @@ def test_of_a_continued_run_the_newest_continuation_goes_on(
     third = workflows.resume_sync("r", db=db)
     assert third.output == "done"
     assert logged(tmp_path) == ["first", "first", "second", "second"]
-    later = {run: workflows.show_sync(run, db=db).continued_as for run in ("r", second.run)}
+    later = {run: asyncio.run(query.show(run, db=db)).continued_as for run in ("r", second.run)}
     assert later == {"r": second.run, second.run: third.run}
 
 
@@ -377,9 +378,9 @@ def test_of_two_continuations_that_start_at_once_one_is_refused(tmp_path: Path, 
 def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")
     forked = workflows.fork_sync("r", "first", db=db)
-    assert workflows.show_sync("r", db=db).continued_as == ""
+    assert asyncio.run(query.show("r", db=db)).continued_as == ""
     assert workflows.plan_resume_sync("r", db=db).run == "r"
-    assert workflows.show_sync(forked.run, db=db).run_input.forked_from == "r"
+    assert asyncio.run(query.show(forked.run, db=db)).run_input.forked_from == "r"
 
 
 @pytest.mark.deep
@@ -389,7 +390,7 @@ def test_a_fork_repeats_a_step_and_all_after_it(tmp_path: Path, db: str) -> None
     forked = workflows.fork_sync("r", "ask", db=db, interviewer=interviewer)
     assert forked.output == "x no"
     assert logged(tmp_path) == ["first", "second", "second"]
-    assert workflows.show_sync("r", db=db).status == "success"
+    assert asyncio.run(query.show("r", db=db)).status == "success"
     with pytest.raises(ConfigError, match="has no step 'nowhere'"):
         workflows.fork_sync("r", "nowhere", db=db)
 
@@ -402,8 +403,8 @@ def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, d
     done = workflows.resume_sync("r", db=db)
     assert done.output == "x yes"
     assert logged(tmp_path) == ["first", "third"]
-    assert workflows.show_sync("r", db=db).status == "cancelled"
-    assert f"{done.run} continues it" in str(workflows.show_sync("r", db=db).output)
+    assert asyncio.run(query.show("r", db=db)).status == "cancelled"
+    assert f"{done.run} continues it" in str(asyncio.run(query.show("r", db=db)).output)
 
 
 @pytest.mark.parametrize(
@@ -429,7 +430,7 @@ async def reads(flow: Flow) -> str:
     (tmp_path / "helper_of_test.py").write_text("COMMAND = 'two'\n")
     with pytest.raises(ReplayMismatch, match=r"flow.py:13 starts the step 'command' with other"):
         workflows.resume_sync("r", db=db)
-    assert workflows.show_sync("r", db=db).status == "interrupted"
+    assert asyncio.run(query.show("r", db=db)).status == "interrupted"
     workflows.answer_sync("r", "yes", db=db)
     with pytest.raises(ReplayMismatch, match="--new-run"):
         workflows.resume_sync("r", db=db)
@@ -515,7 +516,7 @@ def test_a_refused_run_does_not_change_the_limits_of_the_run_with_its_id(
     with pytest.raises(ConfigError, match="already exists"):
         other = tmp_path / "other"
         start(tmp_path, ASKS, db, run_id="r", run_dir=other, max_calls=100)
-    budget = workflows.show_sync("r", db=db).budget
+    budget = asyncio.run(query.show("r", db=db)).budget
     assert budget is not None
     assert budget.limits.max_calls == 3
 
@@ -562,7 +563,7 @@ async def spends(flow: Flow) -> str:
 def test_showing_a_run_does_not_run_its_program(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
     (tmp_path / "flow.py").write_text("raise SystemExit('it was executed')")
-    shown = asyncio.run(workflows.show("r", db=db))
+    shown = asyncio.run(query.show("r", db=db))
     assert [*shown.graph.nodes] == ["first", "ask"]
     assert definition.text_digest("a") != definition.text_digest("b")
 

@@ -178,7 +178,7 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     done = corral("pipeline", "resume", "last", cwd=workspace, env=env)
     assert done.returncode == 0, done.stderr
     assert len(lane.requests) == calls == 1 + 2 * 4  # a plan; twice a file and a review
-    shown = json.loads(corral("pipeline", "show", "last", "--json", cwd=workspace).stdout)
+    shown = json.loads(corral("runs", "show", "last", "--json", cwd=workspace).stdout)
     assert shown["status"] == "success"
     assert shown["completed"].count("implement") == 2
 

@@ -23,7 +23,7 @@ from support.pipeline_command import corral as corral_command
 from support.repositories import git
 
 import corral
-from corral import merge_queue
+from corral import merge_queue, runs
 from corral._merging.queue import QueueStore
 from corral.errors import ConfigError, StorageFailed
 from corral.merge_queue import MergeEntry, MergeReport
@@ -297,13 +297,13 @@ def test_the_commands_show_a_queue_and_remove_a_branch(
     monkeypatch.chdir(repo)
     done = run_in_process("merge one two --into main --gate false", monkeypatch)
     assert (done.returncode, "the gate fails on main itself" in done.stderr) == (2, True)
-    assert run_in_process("merges list", monkeypatch).stdout.splitlines()[1].split()[1:3] == [
+    assert run_in_process("runs list", monkeypatch).stdout.splitlines()[1].split()[1:3] == [
         "main",
         "2",
     ]
     removed = run_in_process("merges remove last two", monkeypatch)
     assert removed.stdout == "two failed: removed from the queue\n"
-    shown = run_in_process("merges show last", monkeypatch).stdout
+    shown = run_in_process("runs show last", monkeypatch).stdout
     assert "✗" in shown
     assert shown.endswith("continue   corral merge --into main\n")
     refused = run_in_process("merges remove last two", monkeypatch)
@@ -571,7 +571,7 @@ def test_a_dry_run_says_what_would_conflict(repo: Path) -> None:
     report = merge(repo, *names, gates=[], dry_run=True)
     assert states(report) == {"work/clean-0": "merged", "work/text-0": "failed"}
     assert git(repo, "for-each-ref") == before
-    assert merge_queue.queues() == []
+    assert runs.list_sync(kind="merge") == []
 
 
 @pytest.mark.deep

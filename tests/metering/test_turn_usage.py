@@ -66,7 +66,7 @@ def sessions() -> None:
 
 @pytest.mark.usefixtures("sessions")
 def test_every_grouping_has_the_same_total_and_unknown_is_not_zero() -> None:
-    for by in ("day", "agent", "model", "project", "session"):
+    for by in ("day", "agent", "model", "project", "run"):
         found = index.usage_report(UsageQuery(by=by))
         total = found.total
         assert (total.usage.input, total.usage.output, total.usage.cache_read) == (600, 60, 120)
@@ -88,13 +88,13 @@ def test_every_grouping_has_the_same_total_and_unknown_is_not_zero() -> None:
 def test_turns_are_selected_by_time_agent_model_folder_and_session() -> None:
     now = time.time()
     for query, sessions in (
-        (UsageQuery(by="session", since=now - DAY), {"reported-1", "running-1"}),
-        (UsageQuery(by="session", until=now - DAY), {"metered-1"}),
-        (UsageQuery(by="session", agent="claude-cli"), {"reported-1"}),
-        (UsageQuery(by="session", model="pr"), {"metered-1"}),
-        (UsageQuery(by="session", cwd="/a"), {"metered-1", "reported-1"}),
-        (UsageQuery(by="session", session="running-1"), {"running-1"}),
-        (UsageQuery(by="session", agent="nobody"), set[str]()),
+        (UsageQuery(by="run", since=now - DAY), {"reported-1", "running-1"}),
+        (UsageQuery(by="run", until=now - DAY), {"metered-1"}),
+        (UsageQuery(by="run", agent="claude-cli"), {"reported-1"}),
+        (UsageQuery(by="run", model="pr"), {"metered-1"}),
+        (UsageQuery(by="run", project="/a/b"), {"reported-1"}),
+        (UsageQuery(by="run", run="running-1"), {"running-1"}),
+        (UsageQuery(by="run", agent="nobody"), set[str]()),
     ):
         assert {row.key for row in index.usage_report(query).rows} == sessions, query
     with pytest.raises(ConfigError, match="by must be one of day"):
@@ -120,15 +120,15 @@ def test_without_sessions_there_is_nothing() -> None:
 @pytest.mark.usefixtures("sessions")
 @pytest.mark.deep
 def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
-    shown = corral("usage", "--by", "agent", cwd=workspace)
+    shown = corral("runs", "usage", "--by", "agent", cwd=workspace)
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
-    assert lines[0].split()[:3] == ["agent", "sessions", "turns"]
+    assert lines[0].split()[:3] == ["agent", "runs", "turns"]
     assert "$2.0000+" in lines[1]
     assert "metered, reported" in shown.stdout
     assert "The cost of 1 of 4 turns is not known." in shown.stdout
     assert "Partial: 1 turn; more may be billed." in shown.stdout
-    found = json.loads(corral("usage", "--by", "model", "--json", cwd=workspace).stdout)
+    found = json.loads(corral("runs", "usage", "--by", "model", "--json", cwd=workspace).stdout)
     assert {row["key"] for row in found["rows"]} == {"flash", "pro", "opus"}
     assert found["total"]["cost_usd"] == pytest.approx(3.25)
     for words, message in (
@@ -137,6 +137,6 @@ def test_the_command_prints_a_table_or_json(workspace: Path) -> None:
         (("--by", "week"), "--by"),
         (("--session", "nothing"), "nothing"),
     ):
-        refused = corral("usage", *words, cwd=workspace)
+        refused = corral("runs", "usage", *words, cwd=workspace)
         assert refused.returncode != 0
         assert message in refused.stderr

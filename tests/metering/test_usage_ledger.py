@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -33,34 +32,36 @@ TURN = TurnUsage(
 
 @pytest.fixture
 def recorded() -> None:
-    node = replace(TURN, pipeline="review")
+    node = replace(TURN, kind="pipeline", project="/p", label="nightly")
     add_to_ledger([node, replace(node, turn=2, model="pro")])
-    add_to_ledger([replace(TURN, turn=3, batch="many", session="many", cwd="/c")])
+    add_to_ledger([replace(TURN, turn=3, kind="batch", session="many", cwd="/c")])
     add_to_ledger([])
 
 
 @pytest.mark.usefixtures("recorded")
 def test_pipelines_and_batches_are_in_every_report() -> None:
-    for by in ("day", "agent", "model", "project", "session"):
+    for by in ("day", "agent", "model", "project", "kind", "label", "run"):
         total = index.usage_report(UsageQuery(by=by)).total
         assert (total.turns, total.sessions, total.cost_usd) == (3, 2, 1.5)
-    by_pipeline = index.usage_report(UsageQuery(by="pipeline"))
-    assert [(row.key, row.turns, row.usage.input) for row in by_pipeline.rows] == [
-        ("review", 2, 200)
+    by_kind = index.usage_report(UsageQuery(by="kind"))
+    assert [(row.key, row.turns, row.usage.input) for row in by_kind.rows] == [
+        ("pipeline", 2, 200),
+        ("batch", 1, 100),
     ]
-    assert [row.key for row in index.usage_report(UsageQuery(by="batch")).rows] == ["many"]
+    labels = index.usage_report(UsageQuery(by="label")).rows
+    assert [row.key for row in labels] == ["nightly", "unknown"]
     for query, turns in (
         (UsageQuery(model="pr"), 1),
-        (UsageQuery(cwd="/a"), 2),
-        (UsageQuery(cwd="/a/"), 2),
-        (UsageQuery(cwd="/"), 3),
-        (UsageQuery(session="many"), 1),
+        (UsageQuery(project="/p"), 2),
+        (UsageQuery(project="/c"), 1),
+        (UsageQuery(kind="batch"), 1),
+        (UsageQuery(run="many"), 1),
         (UsageQuery(agent="other"), 0),
         (UsageQuery(since=1e9 + 1), 0),
         (UsageQuery(until=1e9), 0),
     ):
         assert index.usage_report(query).total.turns == turns, query
-    with pytest.raises(ConfigError, match="batch"):
+    with pytest.raises(ConfigError, match="label"):
         index.usage_report(UsageQuery(by="node"))
 
 
@@ -74,9 +75,14 @@ def test_a_line_that_was_cut_is_left_out_and_the_file_is_private() -> None:
 
 
 @pytest.mark.usefixtures("recorded")
-def test_the_command_groups_by_pipeline_and_finds_a_run(workspace: Path) -> None:
-    shown = corral("usage", "--by", "pipeline", cwd=workspace)
+def test_the_command_groups_by_kind(workspace: Path) -> None:
+    shown = corral("runs", "usage", "--by", "kind", cwd=workspace)
     assert shown.returncode == 0, shown.stderr
-    assert shown.stdout.splitlines()[1].split()[0] == "review"
-    found = json.loads(corral("usage", "--session", "many", "--json", cwd=workspace).stdout)
-    assert found["total"]["cost_usd"] == 0.5
+    assert shown.stdout.splitlines()[1].split()[0] == "pipeline"
+
+
+def test_what_a_scripted_model_answered_is_in_no_sum_of_money() -> None:
+    add_to_ledger([TURN, replace(TURN, turn=2, scripted=True)])
+    total = index.usage_report(UsageQuery()).total
+    assert (total.turns, total.usage.input, total.cost_usd) == (2, 200, 0.5)
+    assert total.turns_without_cost == 0

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from corral import pipelines
+from corral._engine import query, run_list
 from corral._pipelines import events
 from corral._pipelines.execution import interviewers
 from corral.errors import ConfigError, ProcessFailed
@@ -119,8 +120,8 @@ async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) 
     assert result.completed == ["start", "ask", "done"]
     second = await pipelines.fork(result.run, "ask", db=db, interviewer=interviewers.AutoApprove())
     assert second.completed == ["start", "ask", "ship", "done"]
-    assert {run.id for run in await pipelines.runs(db=db)} == {result.run, second.run}
-    assert (await pipelines.show(second.run, db=db)).status == "success"
+    assert {run.id for run in await run_list.list_runs(db=db)} == {result.run, second.run}
+    assert (await query.show(second.run, db=db)).status == "success"
 
 
 @pytest.mark.parametrize("time", ["first", "second"])

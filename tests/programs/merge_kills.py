@@ -247,7 +247,7 @@ class Scenario:
             entry.branch for report in self.reports for entry in report.entries
             if entry.state == "failed" and not report.ok
         }  # fmt: skip
-        for stored in merge_queue.queues():
+        for stored in filter(None, (store.read() for store in queue.all_queues())):
             for entry in stored.entries:
                 if entry.state == "merged" and not self.has(INTO, entry.branch):
                     self.wrong.append(f"{entry.branch} is merged in the queue only")

@@ -46,15 +46,6 @@ def test_there_may_be_no_session() -> None:
     assert search(Query(grep="anything")) == []
 
 
-def test_sessions_are_filtered_by_agent_folder_and_time() -> None:
-    here = stored(cwd="/work/a", agent="codex-cli", updated=5.0)
-    below = stored(cwd="/work/a/b", updated=3.0)
-    stored(cwd="/work/ab", updated=4.0)
-    assert found(Query(agent="codex-cli")) == [here.meta.id]
-    assert found(Query(cwd="/work/a")) == [here.meta.id, below.meta.id]
-    assert found(Query(cwd="/work/a", since=4.0)) == [here.meta.id]
-
-
 @pytest.mark.parametrize(
     ("text", "grep"),
     [

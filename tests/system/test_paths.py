@@ -95,7 +95,7 @@ COMMANDS = {
     "run": ("run", *MODEL, "--approve", "edits", "write"),
     "batch": ("batch", "tasks.jsonl", "--prompt", "write", *MODEL, "--approve", "edits"),
     "pipeline run": ("pipeline", "run", "p.dot", *MODEL, "--approve", "edits"),
-    "sessions list": ("sessions", "list"),
+    "runs list": ("runs", "list"),
 }
 
 

@@ -154,7 +154,7 @@ def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspac
         )
         assert resumed.returncode == 0, resumed.stderr
         assert (workspace / "published").exists()
-        show = corral("pipeline", "show", "last")
+        show = corral("runs", "show", "last")
         shown = subprocess.run(show, cwd=workspace, env=env, capture_output=True, text=True)
         assert "agree: Publish: after the review (the page of corral view)" in shown.stdout
         expect(page.locator(".head .state")).to_contain_text("finished", timeout=WAIT_MS)

@@ -146,7 +146,7 @@ async def test_a_run_is_started_paused_raised_and_its_context_read(
         assert detail["summary"]["state"] == "paused"
         (budget,) = detail["budgets"]
         assert (budget["max_calls"], budget["calls"], budget["is_paused"]) == (1, 1, True)
-        shown = await asyncio.to_thread(corral, "pipeline", "show", "last", cwd=work)
+        shown = await asyncio.to_thread(corral, "runs", "show", "last", cwd=work)
         assert "status     paused" in shown.stdout
         assert f"corral pipeline resume {started['id']} --max-calls N" in shown.stdout
         status, done = await view.post(f"{path}/budget", {"calls": 1})
@@ -160,7 +160,7 @@ async def test_a_run_is_started_paused_raised_and_its_context_read(
         assert model.counts == {"a": 1, "b": 1}
         (row,) = await listed()
         assert row["tokens"] > 0
-        shown = await asyncio.to_thread(corral, "pipeline", "show", "last", cwd=work)
+        shown = await asyncio.to_thread(corral, "runs", "show", "last", cwd=work)
         assert re.search(r"cost +\$0\.00\d\d · \d+ tokens", shown.stdout), shown.stdout
 
 

@@ -17,8 +17,6 @@ from corral._cli.options import (
     DB,
     EVERYWHERE,
     FAKE,
-    JSON,
-    NEWEST,
     QUEUE,
     VERIFICATION,
     PolicyFlags,
@@ -26,9 +24,7 @@ from corral._cli.options import (
     check_queue,
     completing,
     count_option,
-    database_option,
     limit_texts,
-    name_other_files,
     policy_options,
     read_limits,
     read_options,
@@ -38,7 +34,6 @@ from corral._cli.options import (
     script_option,
     task_limit_options,
 )
-from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._cli.verdict import REQUIRE, VerdictRule
 from corral._core.terminal_text import counted
@@ -276,10 +271,10 @@ def _tasks(
                 f"give one file of tasks, got {len(arguments)}",
                 hint="For a task for each file: --files 'src/**/*.py'",
             )
-        if arguments[0] in batches.commands and not Path(arguments[0]).exists():
+        if arguments[0] in ("list", "show", "resume", "cancel") and not Path(arguments[0]).exists():
             raise ConfigError(
                 f"no file of tasks is called {arguments[0]!r}",
-                hint=f"Did you mean corral batches {arguments[0]}?",
+                hint=f"Did you mean corral runs {arguments[0]}?",
             )
         return Path(arguments[0]), flags["name"]
     from corral._engine.batch.tasks import batch_name, find_files
@@ -296,94 +291,10 @@ def _tasks(
 
 @click.group("batches")
 def batches() -> None:
-    """List, show, resume and cancel batches.
+    """Resume and cancel batches.
 
     `corral batch` starts a batch.
     """
-
-
-@batches.command("list")
-@NEWEST
-@DB
-@JSON
-def list_batches(limit: int, db: str | None, as_json: bool) -> None:
-    """List the batches of a database, the newest first."""
-    require()
-    from corral._engine.batch import query
-
-    found = asyncio.run(query.list_batches(db=db, limit=limit))
-    name_other_files(db)
-    if as_json:
-        echo_json(msgspec.json.encode(found).decode())
-        return
-    rows = [
-        (
-            one.name,
-            one.status,
-            f"{one.succeeded + one.failed:,}/{one.total:,}",
-            f"{one.failed:,}",
-            format_cost(one.cost_usd or None),
-            format_time(one.created),
-            format_time(one.ended),
-            one.output or "–",
-        )
-        for one in found
-    ]
-    head = ("batch", "status", "done", "failed", "cost", "started", "ended", "output")
-    echo(table(head, rows))
-
-
-@batches.command("show")
-@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
-@DB
-@JSON
-def show(name: str, db: str | None, as_json: bool) -> None:
-    """Show the progress and the failures of BATCH.
-
-    BATCH is its name, a unique beginning of it, or 'last'."""
-    found = _find(name, db)
-    from corral._engine.batch import api
-
-    one = found.overview
-    if as_json:
-        line = {
-            **msgspec.to_builtins(one),
-            "prompt": found.prompt,
-            "agent": found.agent,
-            "model": found.model,
-            "folder": found.folder,
-            "report": api.as_json(found.report),
-        }
-        echo_json(msgspec.json.encode(line).decode())
-        return
-    agent = "" if ":" in found.model else found.agent  # vendor:model is the built-in agent
-    echo(f"batch      {one.name}")
-    echo(f"status     {one.status}")
-    echo(
-        f"tasks      {one.total:,}: {one.succeeded:,} done, {one.failed:,} failed,"
-        f" {one.left:,} left"
-    )
-    echo(f"cost       {format_cost(one.cost_usd or None)}")
-    echo(f"started    {format_time(one.created)}")
-    echo(f"ended      {format_time(one.ended)}")
-    echo(f"output     {one.output or '–'}")
-    echo(f"folder     {found.folder}")
-    if one.kind == "batch":
-        echo(f"agent      {' · '.join(filter(None, (agent, found.model))) or 'the default agent'}")
-        echo(f"prompt     {_short(found.prompt)}")
-    for each in found.report.failures:
-        named = ", ".join(each.tasks) + (" …" if each.count > len(each.tasks) else "")
-        echo(f"  {each.count:,} × {each.code} ({named}): {_short(each.message)}")
-    if one.kind == "compare":
-        echo(f"verdicts   corral compare show {one.name}")
-    if one.status in ("interrupted", "budget"):
-        if found.command is None:
-            echo("continue   run the program that started it again")
-        else:
-            echo(f"continue   corral batches resume {one.name}")
-    if one.status == "paused":
-        echo("the next model call does not fit into the budget")
-        echo(f"continue   corral sessions budget {one.name} +AMOUNT{database_option(db)}")
 
 
 @batches.command("resume", context_settings={"ignore_unknown_options": True})
@@ -403,7 +314,7 @@ def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
 
     name, status = found.overview.name, found.overview.status
     if status in ("running", "paused"):
-        raise ConfigError(f"{name} is running", hint=f"See: corral batches show {name}")
+        raise ConfigError(f"{name} is running", hint=f"See: corral runs show {name}")
     if status in query.ENDED and not options:
         raise ConfigError(
             f"{name} has already ended: {status}", hint="To repeat failed tasks: --retry-failed"
@@ -449,8 +360,3 @@ def _find(name: str, db: str | None) -> BatchDetails:
 
     name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
     return asyncio.run(query.show_batch(name, db=db))
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 100 else flat[:99] + "…"

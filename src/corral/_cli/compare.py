@@ -20,8 +20,6 @@ from corral._cli.options import (
     DB,
     EVERYWHERE,
     FAKE,
-    JSON,
-    NEWEST,
     VERIFICATION,
     PolicyFlags,
     check_output_flags,
@@ -172,13 +170,11 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     says nothing about the agent (network, rate limit, not installed) is missing, not failed.
 
     \b
-    corral compare list                  List comparisons.
-    corral compare show ID               Show the results.
+    corral runs show ID                  Show the results.
     corral compare diff ID [TASK]        Show the changes of the attempts side by side.
     corral compare apply ID ATTEMPT      Apply the changes of an attempt to your files.
     corral compare resume ID             Continue; ended attempts are not repeated.
     corral compare export ID DIR         Write a job folder of harbor.
-    corral compare remove ID             Remove a comparison.
 
     \b
     Exit codes: 0 every attempt has a verdict · 1 some are missing · 2 bad input, nothing was
@@ -282,49 +278,6 @@ def _export(found: ComparisonSummary, output: str) -> None:
     echo_err(f"corral: written to {place}")
 
 
-@command.command("list")
-@NEWEST
-@JSON
-def list_comparisons(limit: int, as_json: bool) -> None:
-    """List comparisons, the newest first."""
-    from corral._cli.ui.tables import format_time, table
-    from corral._comparison import store
-    from corral._comparison.summary import summary
-
-    found = [summary(name) for name in store.names()[:limit]]
-    if as_json:
-        rows = [
-            {"id": each.id, "title": each.title, "created": each.created, "total": each.total,
-             "done": each.done, "agents": [agent.agent for agent in each.agents]}
-            for each in found
-        ]  # fmt: skip
-        echo_json(msgspec.json.encode(rows).decode())
-        return
-    shown = [
-        (
-            each.id,
-            f"{each.done}/{each.total}",
-            format_time(each.created),
-            ", ".join(agent.agent for agent in each.agents),
-            each.title,
-        )
-        for each in found
-    ]
-    echo(table(("comparison", "verdicts", "started", "agents", "task"), shown))
-
-
-@command.command("show")
-@ID
-@JSON
-def show(name: str, as_json: bool) -> None:
-    """Show the results of comparison ID so far.
-
-    ID is its name, a unique beginning of it, or 'last'."""
-    from corral._comparison.summary import summary
-
-    _print(summary(name), as_json=as_json)
-
-
 @command.command("diff")
 @ID
 @click.argument("which", nargs=-1, metavar="[TASK|ATTEMPT]...")
@@ -413,12 +366,3 @@ def export(name: str, folder: str) -> None:
     from corral._comparison.summary import summary
 
     _export(summary(name), folder)
-
-
-@command.command("remove")
-@ID
-def remove(name: str) -> None:
-    """Remove comparison ID: its files, and its commits in the repository. Sessions stay."""
-    from corral._comparison import existing
-
-    echo(f"removed {existing.remove(name)}")

@@ -1,9 +1,9 @@
 """``corral completion``: the script that completes commands and values in a shell.
 
 The script calls ``corral`` with ``_CORRAL_COMPLETE`` set; ``answer`` then prints the candidates.
-``agents``, ``models``, ``sessions``, ``names``, ``runs``, ``batches``, ``exportable`` and
-``comparisons`` complete the values of options and arguments. A completion must not print an error
-over the line that is being typed: what cannot be read yields no candidates.
+``agents``, ``models``, ``sessions``, ``names``, ``runs``, ``batches`` and ``comparisons`` complete
+the values of options and arguments. A completion must not print an error over the line that is
+being typed: what cannot be read yields no candidates.
 """
 
 from __future__ import annotations
@@ -105,14 +105,14 @@ def _folders(kind: str) -> Iterable[tuple[str, str]]:
 
 
 @_completing
-def exportable() -> Iterable[tuple[str, str]]:
+def runs() -> Iterable[tuple[str, str]]:
     found = [*_sessions()]
-    with contextlib.suppress(OSError):
-        found += [entry for entry in _folders("runs") if entry[0] != "last"]
+    for folder in ("runs", "batches", "comparisons", "reviews", "merges"):
+        with contextlib.suppress(OSError):
+            found += [entry for entry in _folders(folder) if entry[0] != "last"]
     return found
 
 
 sessions: Complete = _completing(_sessions)
-runs: Complete = _completing(partial(_folders, "runs"))
 batches: Complete = _completing(partial(_folders, "batches"))
 comparisons: Complete = _completing(partial(_folders, "comparisons"))

@@ -11,7 +11,6 @@ from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.options import (
     EVERYWHERE,
     FAKE,
-    JSON,
     PolicyFlags,
     completing,
     limit_texts,
@@ -20,11 +19,9 @@ from corral._cli.options import (
     resolve_last,
     run_options,
 )
-from corral._cli.ui.tables import format_cost, format_time, table
+from corral._cli.ui.tables import format_cost
 from corral._cli.ui.terminal import echo, echo_err, echo_json
-from corral._core.lookup import find_id
 from corral._core.terminal_text import counted, one_line, visible
-from corral.errors import ConfigError
 from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
@@ -180,62 +177,10 @@ def _line(entry: MergeEntry) -> str:
 
 @click.group("merges")
 def merges() -> None:
-    """List, show and change merge queues.
+    """Change merge queues.
 
     `corral merge` adds to one and merges.
     """
-
-
-@merges.command("list")
-@JSON
-def list_queues(as_json: bool) -> None:
-    """List the merge queues, the one that changed last first."""
-    from corral._merging.api import queues
-
-    found = queues()
-    if as_json:
-        echo_json(msgspec.json.encode(found))
-        return
-    rows = [
-        (
-            each.id,
-            each.into,
-            str(len(each.open)),
-            str(sum(entry.state == "merged" for entry in each.entries)),
-            str(sum(entry.state == "failed" for entry in each.entries)),
-            each.repository,
-        )
-        for each in found
-    ]
-    echo(table(("queue", "into", "open", "merged", "failed", "repository"), rows))
-
-
-@merges.command("show")
-@click.argument("name", metavar="QUEUE")
-@JSON
-def show_queue(name: str, as_json: bool) -> None:
-    """Show QUEUE: each branch, its state, and why it has failed.
-
-    QUEUE is an id of `corral merges list`, a unique beginning of one, or 'last'.
-    """
-    queue = _find(name)
-    if as_json:
-        echo_json(msgspec.json.encode(queue))
-        return
-    echo(f"queue      {queue.id}")
-    echo(f"repository {queue.repository}")
-    echo(f"into       {queue.into}")
-    echo(f"gate       {' && '.join(queue.gates)}")
-    for entry in queue.entries:
-        at = format_time(entry.ended or entry.queued)
-        commit = f" {entry.result[:12]}" if entry.state == "merged" else ""
-        echo(f"{MARKS.get(entry.state, '·')} {at} {_line(entry)}{commit}")
-        for line in entry.output.splitlines()[-5:] if entry.state == "failed" else ():
-            echo(f"    {visible(line)}")
-    if queue.pending:
-        echo(visible(queue.pending))
-    if queue.open:
-        echo(f"continue   corral merge --into {queue.into}")
 
 
 @merges.command("remove")
@@ -244,7 +189,7 @@ def show_queue(name: str, as_json: bool) -> None:
 def remove_branches(name: str, branches: tuple[str, ...]) -> None:
     """Take each BRANCH out of QUEUE, so that it is not merged. The branch itself stays.
 
-    QUEUE is an id of `corral merges list`, a unique beginning of one, or 'last'.
+    QUEUE is its id, a unique beginning of one, or 'last'.
     """
     from corral._merging.api import remove
 
@@ -254,13 +199,6 @@ def remove_branches(name: str, branches: tuple[str, ...]) -> None:
 
 
 def _find(name: str) -> MergeQueue:
-    from corral._merging.api import queues
+    from corral._runs import lookup, merge_runs
 
-    found = {each.id: each for each in queues()}
-    known = [*found]
-    chosen = known[0] if name == "last" and known else find_id(name, known, "merge queues")
-    if chosen is None:
-        raise ConfigError(
-            f"there is no merge queue {name!r}", hint="`corral merges list` lists them."
-        )
-    return found[chosen]
+    return merge_runs.read(lookup.find(name, kinds=("merge",)))

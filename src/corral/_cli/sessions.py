@@ -1,27 +1,20 @@
-"""``corral sessions``: find, show, answer, stop and delete stored sessions."""
+"""``corral sessions``: answer and stop sessions, and raise budgets."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 from msgspec.structs import asdict
 
 from corral import live
-from corral._cli.command_types import all_of, examples, plain_option
-from corral._cli.options import JSON, completing, moment, read_prompt, resolve_last, run_argument
-from corral._cli.ui.live_progress import MARKS
-from corral._cli.ui.tables import format_time, table
-from corral._cli.ui.terminal import echo, echo_json
+from corral._cli.command_types import all_of, plain_option
+from corral._cli.options import completing, read_prompt, resolve_last
+from corral._cli.ui.terminal import echo
 from corral._core.spending import LIMITS, Raise, dollars
-from corral._core.terminal_text import counted
-from corral._runs import transcript
-from corral._sessions import index, store
+from corral._sessions import store
 from corral._sessions.warm import names as warm_names
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
@@ -32,162 +25,7 @@ if TYPE_CHECKING:
 
 @click.group("sessions")
 def command() -> None:
-    """Find, show and delete stored sessions."""
-
-
-@command.command(
-    "list",
-    epilog=examples("corral sessions list --since 7d", "corral sessions list --grep retry --json"),
-)
-@plain_option("-a --agent TEXT", "Only sessions with this agent.")
-@plain_option("-C --cwd TEXT", "Only sessions in this folder or below; . is the current one.")
-@plain_option("--since AGE", "Only sessions used since then: 2h, 7d, or 2026-11-30.")
-@plain_option("-g --grep TEXT", "Only sessions that contain this text.")
-@plain_option("-n --limit", "How many, the newest first.", default=20)
-@JSON
-def list_sessions(
-    agent: str | None,
-    cwd: str | None,
-    since: str | None,
-    grep: str | None,
-    limit: int,
-    as_json: bool,
-) -> None:
-    """List the stored sessions, the newest first.
-
-    --grep searches prompts, answers, tool calls and errors, in any case of letters.
-    """
-    query = index.Query(
-        agent=agent,
-        cwd=None if cwd is None else os.path.realpath(cwd),
-        since=None if since is None else moment("--since", since),
-        grep=grep,
-        limit=limit,
-    )
-    found = index.search(query)
-    running = {run.id: run.state for run in live.runs() if run.state != "idle"}
-    names = {each.session: each.name for _, each in warm_names.all_names()}
-    if as_json:
-        rows = [
-            {
-                **msgspec.to_builtins(each.meta),
-                "name": names.get(each.meta.id),
-                "live": running.get(each.meta.id),
-            }
-            | ({"snippet": each.snippet} if grep else {})
-            for each in found
-        ]
-        echo_json(json.dumps(rows))
-        return
-    cells: list[tuple[str, ...]] = []
-    for match in found:
-        meta, name = match.meta, names.get(match.meta.id)
-        # Without a status, no turn of it has ended, and no process has it.
-        status = running.get(meta.id, meta.status or "interrupted").replace("_", " ")
-        text = f"…{match.snippet}…" if match.snippet else meta.title
-        more = f", continues {meta.continued_from}" if meta.continued_from else ""
-        prompt = f"{f'[{name}] ' if name else ''}{text}  ({meta.cwd}{more})"
-        cells.append((meta.id, meta.agent, status, format_time(meta.updated), prompt))
-    echo(table(("session", "agent", "status", "last", "prompt"), cells))
-
-
-NAME = run_argument("session", required=False, completed="sessions")
-GREP = plain_option("-g --grep TEXT", "Instead of NAME: the newest session with this text.")
-
-
-def _find_transcript(name: str | None, grep: str | None) -> store.SessionRecord:
-    """The session with this name, or the newest with this text."""
-    if grep is not None and name is None:
-        found = index.search(index.Query(grep=grep, limit=1))
-        if not found:
-            raise ResumeLost(f"no session contains {grep!r}", hint="corral sessions list")
-        name = found[0].meta.id
-    elif name is None or grep is not None:
-        raise ConfigError("give the id of a session ('last' is the newest), or --grep TEXT")
-    record = store.find(name)
-    if not record.has_transcript:
-        raise ResumeLost(
-            f"session {record.meta.id} has no transcript",
-            hint="It was run with record=False, or is the question of a person.",
-        )
-    return record
-
-
-@command.command(
-    "show", epilog=examples("corral sessions show last", "corral sessions show last --diff")
-)
-@NAME
-@GREP
-@plain_option("--diff", "Also print how each turn changed files.")
-@plain_option("--json as_json", "Print the turns as JSON.")
-def show(name: str | None, grep: str | None, diff: bool, as_json: bool) -> None:
-    """Show what happened in a session; 'last' is the newest.
-
-    For each turn: the prompt, the tool calls, the answer, the files changed, the model, the
-    duration, the tokens and the cost.
-    """
-    record = _find_transcript(name, grep)
-    turns = transcript.turns(record.events())
-    for turn in turns if diff else ():
-        turn.diff = record.diff(turn.number)
-    meta = record.meta
-    if as_json:
-        echo_json(msgspec.json.encode({**msgspec.to_builtins(meta), "history": turns}))
-        return
-    echo(f"{meta.id} · {meta.agent} · {meta.cwd} · {meta.status} · {counted(meta.turns, 'turn')}")
-    for line in _chain(meta):
-        echo(line)
-    for turn in turns:
-        echo(f"\n── {format_time(turn.started)} · {transcript.summary(turn)}")
-        echo("".join(f"> {line}\n" for line in turn.prompt.splitlines()))
-        for part in turn.parts:
-            if isinstance(part, str):
-                echo(part.strip() + "\n")
-            else:
-                why = f": {part.error}" if part.error else ""
-                echo(f"{MARKS.get(part.status, '?')} {' '.join(part.title.split())}{why}")
-        for file in turn.files:
-            echo(f"  {file.kind:8} {file.path}")
-        if turn.verdict:
-            echo(f"  {turn.verdict}")
-        for gap in turn.gaps:
-            echo(f"  gap      {gap}")
-        if diff and turn.files:
-            echo(f"\n{turn.diff or 'The changes are not stored.'}", nl=not turn.diff)
-
-
-def _chain(meta: store.Meta) -> Iterator[str]:
-    """The sessions that this one continues, the nearest first, and those that continue it."""
-    known = {each.meta.id: each.meta for each in store.all_sessions()}
-    seen = {meta.id}
-    before = meta
-    while (name := before.continued_from) is not None and name not in seen:
-        seen.add(name)
-        found = known.get(name)
-        turns = f"after {counted(before.continued_turns, 'turn')}"
-        yield f"continues {name} · {found.agent if found else 'deleted'} · {turns}"
-        if found is None:
-            break
-        before = found
-    for other in known.values():
-        if other.continued_from == meta.id:
-            yield f"continued in {other.id} · {other.agent}"
-
-
-@command.command("delete")
-@run_argument("session", "names", nargs=-1, required=True, completed="sessions")
-def delete(names: tuple[str, ...]) -> None:
-    """Delete stored sessions with their transcripts, permanently."""
-    records = [store.find(name) for name in names]  # all are known before one is deleted
-    for record in records:
-        if store.is_in_use(record):
-            raise ConfigError(
-                f"session {record.meta.id} is in use", hint="End its run first, or do not name it."
-            )
-    for record in records:
-        record.close(keep=False)
-        echo(f"{record.meta.id} deleted")
-    warm_names.forget({record.meta.id for record in records})
+    """Answer and stop sessions, and raise budgets."""
 
 
 @command.command("stop")
@@ -210,7 +48,7 @@ def stop(name: str | None, cwd: str, everywhere: bool, forget: bool) -> None:
         if not known:
             raise ConfigError(
                 f"no session of this folder is called {name!r}",
-                hint="corral sessions list shows names in brackets.",
+                hint="corral runs show ID shows the name of a session.",
             )
     from corral._sessions.warm import client
 
@@ -323,7 +161,7 @@ def _answer_person(name: str, running: live.LiveRun | None, text: str | None) ->
     except ResumeLost as error:
         if running is None:
             error.hint = (
-                "corral sessions list shows them; the gates of a pipeline are answered with"
+                "corral runs list shows them; the gates of a pipeline are answered with"
                 " corral pipeline answer RUN CHOICE."
             )
             raise
@@ -422,7 +260,7 @@ def _raise_durable(name: str, amounts: Raise, is_total: bool, db: str | None) ->
     except ResumeLost:
         raise ConfigError(
             f"no run is called {name!r}",
-            hint="corral sessions list and corral pipeline runs show what runs.",
+            hint="corral runs list shows what runs.",
         ) from None
     raise ConfigError(
         f"session {session} does not run: only the budget of a running one can be raised",

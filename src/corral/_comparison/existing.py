@@ -30,7 +30,7 @@ def find_attempt(found: ComparisonSummary, text: str) -> AttemptRow:
             ids = ", ".join(row.id for row in fits[:8])
             raise ConfigError(f"{len(fits)} attempts fit {text!r}: {ids}")
     raise ConfigError(
-        f"{found.id} has no attempt {text!r}", hint=f"See: corral compare show {found.id}"
+        f"{found.id} has no attempt {text!r}", hint=f"See: corral runs show {found.id}"
     )
 
 

@@ -527,7 +527,7 @@ def load_plan(name: str) -> ComparisonPlan:
         return decode_as(stored, ComparisonPlan)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
+            f"there is no comparison {name!r}", hint="`corral runs list` shows them."
         ) from error
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error

@@ -62,9 +62,7 @@ def find(name: str) -> str:
     known = names()
     found = known[0] if name == LAST and known else find_id(name, known, "comparisons")
     if found is None:
-        raise ConfigError(
-            f"there is no comparison {name!r}", hint="`corral compare list` shows them."
-        )
+        raise ConfigError(f"there is no comparison {name!r}", hint="`corral runs list` shows them.")
     return found
 
 

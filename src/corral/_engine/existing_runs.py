@@ -1,5 +1,5 @@
-"""``corral.pipelines.runs``, ``show``, ``answer``, ``cancel`` and ``add_budget``: see runs of a
-database and control them. Nothing is executed here."""
+"""``corral.pipelines.answer``, ``cancel`` and ``add_budget``: control runs of a database. Nothing
+is executed here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, Unpack
 
 from corral._core.spending import Amounts, Raise
-from corral._engine import open_questions, query, run_list, service
+from corral._engine import open_questions, query, service
 from corral._pipelines.scheduler.commands import Answer
 from corral._system.threads import short_traceback_async, sync_twin
 from corral.errors import ConfigError
@@ -103,33 +103,7 @@ async def add_budget(
         raise query.run_not_found(run)
 
 
-@short_traceback_async
-async def runs(*, limit: int | None = 50, db: str | None = None) -> list[run_list.RunOverview]:
-    """The runs of pipelines in a database, newest first.
-
-    ::
-
-        for each in await pipelines.runs(limit=10):
-            print(each.id, each.status)
-    """
-    return await run_list.list_runs(db=db, limit=limit, kind="pipeline")
-
-
-@short_traceback_async
-async def show(run: str, *, db: str | None = None) -> query.RunDetails:
-    """The state of a run. Raises ``ConfigError`` if there is no such run.
-
-    ::
-
-        details = await pipelines.show("review-20260131-142501-3f9a")
-        print(details.state.completed)
-    """
-    return await query.show(run, db=db)
-
-
 answer_sync: Final = sync_twin(answer)
 answer_with_token_sync: Final = sync_twin(answer_with_token)
 cancel_sync: Final = sync_twin(cancel)
 add_budget_sync: Final = sync_twin(add_budget)
-runs_sync: Final = sync_twin(runs)
-show_sync: Final = sync_twin(show)

@@ -252,11 +252,11 @@ def run_not_found(run: str) -> ConfigError:
         return ConfigError(
             f"the run {run} is not in this database",
             hint="It ran with --no-durable, or in another database, which --db selects."
-            f" What it did: corral replay {run}",
+            f" What it did: corral runs replay {run}",
         )
     return ConfigError(
         f"there is no run {run!r}",
-        hint="`corral pipeline runs` and `corral workflow runs` list the runs; --db or CORRAL_DB"
+        hint="`corral runs list` and `corral runs list` list the runs; --db or CORRAL_DB"
         " selects another database.",
     )
 

@@ -58,20 +58,15 @@ class RunOverview(msgspec.Struct, frozen=True, kw_only=True):
     tokens: int | None = None
 
 
-async def list_runs(
-    *, db: str | None = None, limit: int | None = 50, kind: str = ""
-) -> list[RunOverview]:
-    """The runs of a database, newest first, without nested runs. ``kind``: only ``pipeline`` or
-    ``workflow``."""
+async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[RunOverview]:
+    """The runs of a database, newest first, without nested runs."""
     database = find(db)
     if not await asyncio.to_thread(is_there, database):
         return []
 
     def read() -> list[RunOverview]:
         with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
-            rows = list_top(database, RUN_WORKFLOW, None if kind else limit)
-            if kind:
-                rows = [row for row in rows if _kind(row) == kind][:limit]
+            rows = list_top(database, RUN_WORKFLOW, limit)
             budgets = open_budgets(database, [row.id for row in rows if not row.has_ended])
             return [
                 RunOverview(

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from corral._core.display import shorten
-from corral._engine import query, run_list, service
+from corral._engine import query, service
 from corral._engine.continue_run import (
     Continuation,
     NewRun,
@@ -432,20 +432,7 @@ async def _typed_result(found: PlannedContinuation, result: PipelineResult) -> W
     return workflow_result(result, workflow)
 
 
-@short_traceback_async
-async def runs(*, limit: int | None = 50, db: str | None = None) -> list[run_list.RunOverview]:
-    """The runs of workflows in a database, newest first.
-
-    ::
-
-        for each in await workflows.runs(limit=10):
-            print(each.id, each.status)
-    """
-    return await run_list.list_runs(db=db, limit=limit, kind="workflow")
-
-
 run_sync: Final = sync_twin(run)
-runs_sync: Final = sync_twin(runs)
 resume_sync: Final = sync_twin(resume)
 plan_resume_sync: Final = sync_twin(plan_resume)
 fork_sync: Final = sync_twin(fork)

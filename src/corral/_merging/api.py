@@ -6,7 +6,6 @@ How a queue works is in ``merger``, its states are in ``queue``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
@@ -28,7 +27,7 @@ from corral._system.git import repository, source_repository, worktree
 from corral._system.git.worktree import name_part
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral._verification.command_check import command_succeeds
-from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.errors import ConfigError, StorageFailed
 from corral.options import RunOptions
 from corral.run_kwargs import RunKwargs
 
@@ -235,23 +234,6 @@ def _main_folder(folder: Path) -> Path:
 
 
 run_sync: Final = sync_twin(run)
-
-
-def queues() -> list[MergeQueue]:
-    """All merge queues of this user on this machine, the one that changed last first. One that
-    cannot be read is left out.
-
-    ::
-
-        for queue in merge_queue.queues():
-            print(queue.into, len(queue.open))
-    """
-    found: list[MergeQueue] = []
-    for store in queue.all_queues():
-        with contextlib.suppress(CorralError):
-            if (stored := store.read()) is not None:
-                found.append(stored)
-    return found
 
 
 def remove(

@@ -106,8 +106,8 @@ class MergeQueue(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     ::
 
-        for queue in corral.merge_queue.queues():
-            print(queue.into, [(entry.branch, entry.state) for entry in queue.entries])
+        queue = corral.runs.show_sync("main-1f3a9c").content
+        print(queue.into, [(entry.branch, entry.state) for entry in queue.entries])
     """
 
     format: int = stored_formats.MERGE_QUEUE

@@ -28,7 +28,7 @@ from corral.errors import ConfigError
 from corral.events import Done, Event, ModelCall
 from corral.values import Cost, CostSource, Usage, decoder_for
 
-By = Literal["day", "agent", "model", "project", "session", "pipeline", "batch"]
+By = Literal["day", "project", "agent", "model", "kind", "label", "run"]
 UNKNOWN = "unknown"
 SEVERAL = "several models"
 _QUARTER_HOUR = 900
@@ -55,10 +55,10 @@ class TurnUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Model calls, if corral counted them."""
     is_partial: bool = False
     """A response was cut, or the turn has not ended: more may be billed."""
-    pipeline: str = ""
-    """The pipeline of which it was a node."""
-    batch: str = ""
-    """The batch of which it was a task."""
+    kind: str = ""
+    """That of its run."""
+    parent: str = ""
+    """The run that a session is a part of."""
     project: str = ""
     """The repository, else the folder, in which its run was started."""
     label: str = ""
@@ -75,9 +75,23 @@ class UsageQuery(msgspec.Struct, frozen=True, kw_only=True):
     agent: str | None = None
     model: str | None = None
     """A part of its name."""
-    cwd: str | None = None
-    """An absolute path: sessions of this folder or a folder below."""
-    session: str | None = None
+    project: str | None = None
+    """The repository, else the folder, in which runs were started."""
+    kind: str | None = None
+    run: str | None = None
+    """Of this run and its parts."""
+
+    def fits(self, turn: TurnUsage) -> bool:
+        """Whether a turn meets all conditions."""
+        return (
+            (self.since is None or turn.started >= self.since)
+            and (self.until is None or turn.started < self.until)
+            and self.agent in (None, turn.agent)
+            and self.kind in (None, turn.kind)
+            and self.run in (None, turn.session, turn.parent)
+            and self.project in (None, turn.project or turn.cwd)
+            and (self.model is None or self.model in turn.model)
+        )
 
 
 class UsageSum(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -222,13 +236,13 @@ def _key(by: str, turn: TurnUsage) -> str:
     match by:
         case "day":
             return _day(int(turn.started // _QUARTER_HOUR))
-        case "model":
-            return turn.model or UNKNOWN
-        case "agent" | "session" | "pipeline" | "batch":
-            key: str = getattr(turn, by)
-            return key
+        case "run":
+            return turn.parent or turn.session
+        case "project":
+            return turn.project or turn.cwd
         case _:
-            return turn.cwd
+            key: str = getattr(turn, by)
+            return key or UNKNOWN
 
 
 @cache
@@ -242,13 +256,15 @@ def _sum(key: str, parts: Sequence[TurnUsage]) -> UsageSum:
     made = UsageSum(key=key, cost_by_source={})
     for part in parts:
         made.usage += part.usage
-        if part.cost is not None:
+        if part.cost is not None and not part.scripted:
             made.cost_usd = (made.cost_usd or 0.0) + part.cost
             made.cost_by_source[part.source] = made.cost_by_source.get(part.source, 0.0) + part.cost
         if part.calls is not None:
             made.calls = (made.calls or 0) + part.calls
     made.turns = _count(parts)
-    made.turns_without_cost = made.turns - _count(part for part in parts if part.cost is not None)
+    made.turns_without_cost = made.turns - _count(
+        part for part in parts if part.cost is not None or part.scripted
+    )
     made.turns_partial = _count(part for part in parts if part.is_partial)
     made.sessions = len({part.session for part in parts})
     return made
@@ -278,21 +294,13 @@ def read_ledger(query: UsageQuery) -> Iterator[TurnUsage]:
     a full disk, is left out. Raises ``OSError``."""
     decoder = decoder_for(TurnUsage)
     folder = _folder()
-    cwd = None if query.cwd is None else query.cwd.rstrip("/")
     for path in sorted(folder.glob("*.ndjson")) if fs.is_dir(folder) else []:
         for line in fs.read_bytes(path).splitlines():
             try:
                 turn = decoder.decode(line)
             except msgspec.MsgspecError:
                 continue
-            if (
-                (query.since is None or turn.started >= query.since)
-                and (query.until is None or turn.started < query.until)
-                and query.agent in (None, turn.agent)
-                and query.session in (None, turn.session)
-                and (query.model is None or query.model in turn.model)
-                and (cwd is None or turn.cwd == query.cwd or turn.cwd.startswith(f"{cwd}/"))
-            ):
+            if query.fits(turn):
                 yield turn
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from corral._core import stored_formats
 from corral._core.spending import LIMITS, dollars
 from corral._core.stored_formats import JOURNAL
 from corral._core.terminal_text import one_line, visible
+from corral._engine.dbos.database import without_password
 from corral._engine.run_list import RunOverview
 from corral._pipelines.events import InterviewCompleted
 from corral._pipelines.execution import run_dir
@@ -169,7 +172,10 @@ def show(run: Run) -> RunDetails:
         return stored, asked
 
     stored, questions = threads.run_event_loop(read())
-    lines = [*_lines(stored), *_question_lines(stored, questions)]
+    if run.state == "waiting" and questions and all(each.answered for each in questions):
+        state = _STATES[stored.status]  # the list does not know that it was answered
+        run = replace(run, state=state, needs=0, reason=_REASONS.get(state, ""))
+    lines = [*_lines(stored), *_question_lines(stored, questions, run.db)]
     return RunDetails(run=run, content=_as_json(stored, questions), lines=tuple(lines))
 
 
@@ -258,9 +264,11 @@ def _amount(unit: str, amount: float) -> str:
     return dollars(amount) if unit == "cost" else f"{amount:,}"
 
 
-def _question_lines(stored: StoredDetails, questions: list[RunQuestion]) -> Iterator[str]:
+def _question_lines(stored: StoredDetails, questions: list[RunQuestion], db: str) -> Iterator[str]:
     """The open questions with the command that answers them, and how the run goes on."""
     is_ours = stored.format == JOURNAL
+    command = f"corral {'pipeline' if stored.run_input.program is None else 'workflow'}"
+    more = f" --db {shlex.quote(without_password(db))}" if db else ""
     for asked in questions:
         question = asked.question
         yield f"? {question.node}: {visible(question.text)}"
@@ -273,7 +281,7 @@ def _question_lines(stored: StoredDetails, questions: list[RunQuestion]) -> Iter
             yield f"    answer by {until}; {one_line(question.at_deadline)}"
         if is_ours:
             choice = question.choices[0].key if question.choices else "TEXT"
-            yield f"  corral runs answer {stored.id} {choice} --request {question.node}"
+            yield f"  {command} answer {stored.id} {choice} --gate {question.node}{more}"
     if not is_ours:
         yield stored_formats.unsupported(stored.id, stored.format, JOURNAL).message
     elif stored.status == "paused" and stored.budget is not None:
@@ -281,9 +289,9 @@ def _question_lines(stored: StoredDetails, questions: list[RunQuestion]) -> Iter
         flags = " ".join(
             f"--{name.replace('_', '-')} {2 * limit:g}" for name, limit in limits.items()
         )
-        yield f"continue   corral runs resume {stored.id} {flags}"
+        yield f"continue   {command} resume {stored.id}{more} {flags}"
     elif stored.status == "interrupted":
-        yield f"continue   corral runs resume {stored.id}"
+        yield f"continue   {command} resume {stored.id}{more}"
 
 
 def _answers(stored: StoredDetails) -> list[InterviewCompleted]:

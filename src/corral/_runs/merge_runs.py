@@ -54,7 +54,7 @@ def _run(store: QueueStore, stored: MergeQueue) -> Run:
 
 def show(run: Run) -> RunDetails:
     """The branches of a queue, with their states. Raises ``ConfigError``."""
-    stored = _read(run)
+    stored = read(run)
     lines = [f"into       {stored.into}", f"gate       {' && '.join(stored.gates)}"]
     for entry in stored.entries:
         at = clock.local_minute(entry.ended or entry.queued)
@@ -65,7 +65,7 @@ def show(run: Run) -> RunDetails:
     if stored.pending:
         lines.append(visible(stored.pending))
     if stored.open:
-        lines.append(f"continue   corral runs resume {stored.id}")
+        lines.append(f"continue   corral merge --into {stored.into}")
     return RunDetails(run=run, content=stored, lines=tuple(lines))
 
 
@@ -77,12 +77,16 @@ def entry_line(entry: MergeEntry) -> str:
 
 def delete(run: Run) -> None:
     """Delete a queue in which no branch waits. The branches stay. Raises ``ConfigError``."""
-    if _read(run).open:
-        raise ConfigError(f"branches wait in {run.id}", hint=f"First: corral runs cancel {run.id}")
+    stored = read(run)
+    if stored.open:
+        raise ConfigError(
+            f"branches wait in {run.id}", hint=f"First: corral merge --into {stored.into}"
+        )
     fs.remove_tree(run.folder)
 
 
-def _read(run: Run) -> MergeQueue:
+def read(run: Run) -> MergeQueue:
+    """The queue. Raises ``ConfigError``."""
     store = next((each for each in queue.all_queues() if each.id == run.id), None)
     stored = None if store is None else store.read()
     if stored is None:

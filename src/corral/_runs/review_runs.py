@@ -69,5 +69,5 @@ def show(run: Run) -> RunDetails:
 def delete(run: Run) -> None:
     """Delete what is stored of a review. Its sessions stay."""
     if store.is_running(run.id):
-        raise ConfigError(f"{run.id} is running", hint=f"First: corral runs cancel {run.id}")
+        raise ConfigError(f"{run.id} is running", hint="Wait for its end, or stop it with Ctrl-C.")
     fs.remove_tree(run.folder)

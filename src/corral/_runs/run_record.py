@@ -46,7 +46,7 @@ LIVE_STATES: Mapping[str, State] = {
 """What a process says of a run -> its state; another one is running."""
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Run(msgspec.Struct, frozen=True, kw_only=True):
     """A run: what a person has started, or a part of that.
 
     ::
@@ -153,4 +153,6 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     attempts of a comparison, the findings of a review, the entries of a merge queue."""
     lines: tuple[str, ...] = ()
     """The same as text."""
+    diffs: tuple[str, ...] = ()
+    """How each turn of a session changed files, where that is stored."""
     parts: tuple[Run, ...] = ()

@@ -117,7 +117,8 @@ def show(run: Run) -> RunDetails:
     lines = [*head, f"folder     {meta.cwd}", *_chain(meta)]
     for turn in turns:
         lines += _turn_lines(turn)
-    return RunDetails(run=run, content=turns, lines=tuple(lines))
+    diffs = tuple(turn.diff for turn in turns if turn.diff)
+    return RunDetails(run=run, content=turns, lines=tuple(lines), diffs=diffs)
 
 
 def _turn_lines(turn: transcript.TurnRecord) -> Iterator[str]:

@@ -8,11 +8,14 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from corral._metering.turn_usage import By, UsageQuery, UsageTotals
 from corral._runs import lookup
 from corral._runs.kinds import KINDS, kind_of
 from corral._runs.lookup import RunQuery
 from corral._runs.run_record import Kind, Run, RunDetails, State
+from corral._sessions import index
 from corral._system import clock
+from corral._system.git.scan import project_of
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral.errors import ConfigError
 
@@ -71,6 +74,47 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
         every = lookup.list_runs(RunQuery(parts=True), db=db)
         parts = tuple(part for part in reversed(every) if part.parent == found.id)
         return replace(kind_of(found).show(found), parts=parts)
+
+    return await in_thread(read)
+
+
+@short_traceback_async
+async def usage(  # noqa: PLR0913 (the conditions)
+    *,
+    by: By = "day",
+    since: float | None = None,
+    until: float | None = None,
+    agent: str | None = None,
+    model: str | None = None,
+    project: str | None = None,
+    kind: Kind | None = None,
+    run: str | None = None,
+    db: str | None = None,
+) -> UsageTotals:
+    """What runs have used, added up ``by`` day, project, agent, model, kind, label or run. What a
+    scripted model answered is in no sum of money. ``model``: a part of its name. ``project``: a
+    folder in it. ``run``: only this one, with its parts. Raises ``ConfigError``.
+
+    ::
+
+        report = await corral.runs.usage(by="project")
+        print(report.total.cost_usd, [(row.key, row.cost_usd) for row in report.rows])
+    """
+    if since is not None and until is not None and since >= until:
+        raise ConfigError("since is not before until")
+
+    def read() -> UsageTotals:
+        query = UsageQuery(
+            by=by,
+            since=since,
+            until=until,
+            agent=agent,
+            model=model,
+            project=None if project is None else project_of(project),
+            kind=kind,
+            run=None if run is None else lookup.find(run, db=db).id,
+        )
+        return index.usage_report(query)
 
     return await in_thread(read)
 
@@ -144,11 +188,12 @@ def check_ended(run: Run) -> None:
         what = "runs" if run.state in ("running", "limited") else f"is {run.state}"
         raise ConfigError(
             f"the {run.kind} {run.id} {what}, so it cannot be deleted",
-            hint=f"First: corral runs cancel {run.id}",
+            hint=f"Wait for its end, or cancel it first. See: corral runs show {run.id}",
         )
 
 
 list_sync: Final = sync_twin(list)
 show_sync: Final = sync_twin(show)
 prune_sync: Final = sync_twin(prune)
+usage_sync: Final = sync_twin(usage)
 delete_sync: Final = sync_twin(delete)

@@ -11,7 +11,7 @@ Theory of operation
 -------------------
 ``CallerRuns`` belongs to one caller: a client of a server. Each run is a task with a session, or a
 pipeline in memory; its id is that of the session or pipeline run, so every other command of corral
-finds it (``corral sessions show``, ``corral view``).
+finds it (``corral runs show``, ``corral view``).
 
 States of a run: *starting* (no id yet; what is wrong with the request is raised by ``start``) ->
 *running* <-> *waiting* (the agent asks something) -> *ended* (it has an outcome). A run ends by

@@ -15,9 +15,10 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from corral._metering.turn_usage import (
     TurnUsage,
@@ -64,10 +65,10 @@ _SEARCHED = tuple(
 """How the events begin that have text to search, or what a turn has used."""
 _TABLES = """
 create table sessions (
-    id text primary key, stamp integer, agent text, cwd text, updated real, meta blob, facts blob
+    id text primary key, stamp integer, updated real, meta blob, facts blob
 ) without rowid;
 create index by_time on sessions (updated desc, id desc);
-create table turns (id text, started real, agent text, cwd text, model text, used blob);
+create table turns (id text, started real, used blob);
 create index turns_by_session on turns (id);
 create index turns_by_time on turns (started);
 create virtual table texts using fts5 (id unindexed, body, tokenize='trigram');
@@ -99,11 +100,6 @@ class SessionMatch(msgspec.Struct, frozen=True):
 class Query(msgspec.Struct, frozen=True, kw_only=True):
     """What to find. Conditions that are not given hold for every session."""
 
-    agent: str | None = None
-    cwd: str | None = None
-    """An absolute path: sessions of this folder or a folder below."""
-    since: float | None = None
-    """Sessions with a turn after this time, in seconds since the epoch."""
     grep: str | None = None
     """A text in a prompt, an answer, a tool call or an error."""
     limit: int | None = None
@@ -123,23 +119,16 @@ def usage_report(query: UsageQuery) -> UsageTotals:
         others = list(read_ledger(query))
     except OSError as error:
         raise StorageFailed(f"what pipelines and batches used cannot be read: {error}") from error
-    if query.by in ("pipeline", "batch"):
-        return totals((turn for turn in others if getattr(turn, query.by)), query.by)
     return totals([*usage(query), *others], query.by)
 
 
 def usage(query: UsageQuery) -> list[TurnUsage]:
     """What the turns that meet all conditions have used. Blocking. Raises ``StorageFailed``."""
-    conditions = _conditions(query, "started")
-    if query.until is not None:
-        conditions["started < ?"] = (query.until,)
-    if query.session is not None:
-        conditions["id = ?"] = (query.session,)
-    if query.model is not None:
-        conditions["instr(model, ?)"] = (query.model,)
-    filter_, values = _where(conditions)
-    select = f"select used from turns {filter_} order by started"
-    return _read(lambda db: (decode_as(used, TurnUsage) for (used,) in db.execute(select, values)))
+    since = float("-inf") if query.since is None else query.since
+    times = (since, float("inf") if query.until is None else query.until)
+    select = "select used from turns where started >= ? and started < ? order by started"
+    rows = _read(lambda db: (decode_as(used, TurnUsage) for (used,) in db.execute(select, times)))
+    return [turn for turn in rows if query.fits(turn)]
 
 
 def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
@@ -216,7 +205,7 @@ def _update(db: sqlite3.Connection) -> None:
             if record is None:
                 continue
             meta = record.meta
-            row = (name, on_disk[name], meta.agent, meta.cwd, meta.updated)
+            row = (name, on_disk[name], meta.updated)
             usages = TurnUsages(meta.id, meta.agent, meta.cwd, meta.model)
             facts = SessionFacts()
             if body := _text(record, usages, facts):
@@ -227,10 +216,18 @@ def _update(db: sqlite3.Connection) -> None:
             sources: set[CostSource] = {turn.source for turn in turns if turn.cost is not None}
             facts.source = sources.pop() if len(sources) == 1 else "computed"
             encoded = msgspec.json.encode(meta), msgspec.json.encode(facts)
-            db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?)", (*row, *encoded))
+            db.execute("insert into sessions values (?, ?, ?, ?, ?)", (*row, *encoded))
             for turn in turns:
-                used = (turn.started, turn.agent, turn.cwd, turn.model, msgspec.json.encode(turn))
-                db.execute("insert into turns values (?, ?, ?, ?, ?, ?)", (name, *used))
+                used = replace(
+                    turn,
+                    kind="session",
+                    parent=meta.parent,
+                    project=meta.project,
+                    label=meta.label or "",
+                    scripted=meta.scripted,
+                )
+                stored = (name, turn.started, msgspec.json.encode(used))
+                db.execute("insert into turns values (?, ?, ?)", stored)
     except BaseException:
         db.execute("rollback")
         raise
@@ -313,7 +310,7 @@ def _searched_events(record: store.SessionRecord) -> Iterator[Event]:
 
 
 def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
-    conditions = _conditions(query, "updated")
+    conditions: dict[str, tuple[str, ...]] = {}
     columns, source, shown = "meta, '', facts", "sessions", list[str]()
     if query.grep:
         source = "texts join sessions using (id)"
@@ -329,7 +326,8 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
             phrase = query.grep.replace('"', '""')
             conditions["texts match ?"] = (f'body : "{phrase}"',)
     limit = -1 if query.limit is None else max(0, query.limit)
-    filter_, values = _where(conditions)
+    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
+    values = [value for values in conditions.values() for value in values]
     rows = db.execute(
         f"select {columns} from {source} {filter_} order by updated desc, id desc limit ?",
         [*shown, *values, limit],
@@ -340,26 +338,3 @@ def _select(db: sqlite3.Connection, query: Query) -> Iterator[SessionMatch]:
             " ".join(snippet.split()),
             decode_as(facts, SessionFacts),
         )
-
-
-Conditions: TypeAlias = dict[str, tuple[str | float, ...]]
-"""A condition of SQL → the values of its placeholders."""
-
-
-def _conditions(query: Query | UsageQuery, time: str) -> Conditions:
-    """What both queries may ask for; ``time`` is the column that ``since`` is compared with."""
-    conditions: Conditions = {}
-    if query.agent is not None:
-        conditions["agent = ?"] = (query.agent,)
-    if query.since is not None:
-        conditions[f"{time} >= ?"] = (query.since,)
-    if query.cwd is not None:
-        folder = f"{query.cwd.rstrip('/')}/"
-        inside = (query.cwd, len(folder), folder)
-        conditions["(cwd = ? or substr(cwd, 1, ?) = ?)"] = inside
-    return conditions
-
-
-def _where(conditions: Conditions) -> tuple[str, list[str | float]]:
-    filter_ = f"where {' and '.join(conditions)}" if conditions else ""
-    return filter_, [value for values in conditions.values() for value in values]

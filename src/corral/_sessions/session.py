@@ -595,7 +595,7 @@ class Session:
         if not isinstance(prepared.agent.transport, AcpTransport):
             raise ConfigError(
                 f"{prepared.agent.name} does not list its sessions",
-                hint="corral's own are listed by `corral sessions list`.",
+                hint="corral's own are listed by `corral runs list`.",
             )
         from corral._sessions.backends.acp import list_sessions
 

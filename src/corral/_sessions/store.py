@@ -448,7 +448,7 @@ def find(name: str, cwd: str = "") -> SessionRecord:
     if found is None:
         raise ResumeLost(
             f"no session is called {name!r}",
-            hint="corral sessions list shows them. A conversation that an agent stored without"
+            hint="corral runs list shows them. A conversation that an agent stored without"
             " corral cannot be resumed.",
         )
     return by_id[found]

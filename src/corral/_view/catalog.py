@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from corral._runs import session_runs
 from corral._sessions import index, store
 from corral._sessions.store import WAITING
 from corral._system import clock, fs, paths
@@ -26,7 +27,7 @@ from corral._view.pipeline_view import FolderRuns, modified_at
 from corral._view.records import MergeList, Pending, RunPage, StateUpdate, Summary
 from corral._view.session_logs import SessionLogs
 from corral._view.session_view import SessionViews, open_session, pending_of, unsaved
-from corral.errors import ConfigError, StorageFailed
+from corral.errors import ConfigError
 
 T = TypeVar("T")
 FRESH = 0.5
@@ -155,7 +156,7 @@ class Catalog:
 
     async def _all_sessions(self) -> list[index.SessionMatch]:
         return await self._keep(
-            "sessions", lambda: asyncio.to_thread(search_sessions, index.Query())
+            "sessions", lambda: asyncio.to_thread(session_runs.search, index.Query())
         )
 
     async def merge_version(self) -> str:
@@ -209,7 +210,7 @@ class Catalog:
         self, query: RunQuery, listed: list[index.SessionMatch], live: LiveRuns
     ) -> list[_Entry]:
         """The sessions that may fit a query; ``listed`` are all that have metadata."""
-        matches = search_sessions(index.Query(grep=query.text)) if query.text else listed
+        matches = session_runs.search(index.Query(grep=query.text)) if query.text else listed
         records = [
             (store.SessionRecord(paths.sessions() / match.meta.id, match.meta), match.snippet)
             for match in matches
@@ -248,20 +249,6 @@ def _page(query: RunQuery, found: list[_Entry]) -> RunPage:
         if len(runs) == limit or number == MAX_EXAMINED:
             return RunPage(runs=runs, next=f"{updated!r}:{id}" if number < len(left) else None)
     return RunPage(runs=runs)
-
-
-def search_sessions(query: index.Query) -> list[index.SessionMatch]:
-    """The stored sessions. Without an index (a home that cannot be written), all are read."""
-    try:
-        return index.search(query)
-    except StorageFailed:
-        if query.grep:
-            raise
-        return [
-            index.SessionMatch(record.meta)
-            for record in store.all_sessions()
-            if query.agent in (None, record.meta.agent)
-        ]
 
 
 def _unsaved_sessions(known: set[str]) -> list[store.SessionRecord]:

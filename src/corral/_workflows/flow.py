@@ -121,7 +121,7 @@ class Flow:
     """The first argument of a workflow: its steps. Each is recorded with its result, and is never
     run again once it has ended. A step that fails raises ``corral.errors.StepError``.
 
-    ``name`` of a step is a part of its path, which ``corral workflow show`` lists; without one it
+    ``name`` of a step is a part of its path, which ``corral runs show`` lists; without one it
     is named after its agent or its kind.
     """
 

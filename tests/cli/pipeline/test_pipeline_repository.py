@@ -12,7 +12,7 @@ from support.hostile_git import Traps
 from support.pipeline_command import lines_of, pipeline, put
 from support.repositories import git, repository
 
-from corral._engine import existing_runs, pipeline_runs
+from corral._engine import existing_runs, pipeline_runs, query
 from corral.errors import ConfigError
 
 __all__ = ["repository"]
@@ -86,7 +86,7 @@ def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path:
     done = pipeline("run", "p.dot", "--repository", str(repository), "--json", cwd=tmp_path)
     assert done.returncode == 10, done.stderr
     run = lines_of(done)[-1]["run"]
-    place = Path(asyncio.run(existing_runs.show(run)).workspace)
+    place = Path(asyncio.run(query.show(run)).workspace)
     assert (place / "file").read_text() == "one\ntwo\n"
     shutil.rmtree(place.parent)
     asyncio.run(existing_runs.answer(run, "yes"))

@@ -38,15 +38,19 @@ STEPS = """digraph steps {
 }"""
 
 
-def shown(name: str, cwd: Path) -> dict[str, Any]:
-    done = pipeline("show", name, "--json", cwd=cwd)
+def shown(name: str, cwd: Path, *more: str) -> dict[str, Any]:
+    done = corral("runs", "show", name, "--json", *more, cwd=cwd)
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return {**found["content"], **found["run"]}
+
+
+def show(name: str, cwd: Path, *more: str) -> str:
+    return str(corral("runs", "show", name, *more, cwd=cwd).stdout)
 
 
 def newest(cwd: Path) -> str:
-    done = pipeline("runs", "--json", cwd=cwd)
+    done = corral("runs", "list", "--json", "--kind", "pipeline", cwd=cwd)
     assert done.returncode == 0, done.stderr
     return str(json.loads(done.stdout)[0]["id"])
 
@@ -83,18 +87,18 @@ def start(processes: list[subprocess.Popen[str]], *words: str, cwd: Path) -> sub
 
 
 def test_a_run_is_stored_listed_and_shown(workspace: Path) -> None:
-    assert pipeline("runs", cwd=workspace).returncode == 0  # the database does not exist yet
+    assert corral("runs", "list", cwd=workspace).returncode == 0  # there is no database yet
     done = pipeline("run", put(workspace, TINY), "--simulate", "--goal", "Shine", cwd=workspace)
     assert (done.returncode, done.stdout) == (0, "[Simulated] Response for stage: a\n"), done.stderr
     assert "✓ a" in done.stderr
     name = newest(workspace)
-    assert name in pipeline("runs", cwd=workspace).stdout
+    assert name in corral("runs", "list", cwd=workspace).stdout
     found = shown(name, workspace)
-    assert found["status"] == "success"
+    assert found["state"] == "success"
     folder = Path(found["folder"])
     assert found["outcomes"]["a"] == {"status": "success"}
     assert (folder / "a" / "response.md").read_text().startswith("[Simulated]")
-    text = pipeline("show", name, cwd=workspace).stdout
+    text = show(name, workspace)
     assert "Shine" in text
     assert str(folder) in text
 
@@ -126,10 +130,9 @@ def test_the_deadline_of_a_gate_is_printed(workspace: Path) -> None:
     assert until is not None, done.stderr
     name = re.search(r"answer (\S+) --db", done.stderr)
     assert name is not None
-    shown = pipeline("show", name[1], "--db", "mine.db", cwd=workspace)
-    assert f"answer by {until[1]}; then 'No' is the answer" in shown.stdout
-    data = json.loads(pipeline("show", name[1], "--db", "mine.db", "--json", cwd=workspace).stdout)
-    [question] = data["questions"]
+    text = show(name[1], workspace, "--db", "mine.db")
+    assert f"answer by {until[1]}; then 'No' is the answer" in text
+    [question] = shown(name[1], workspace, "--db", "mine.db")["questions"]
     assert abs(question["deadline"] - time.time() - 172_800) < 600
 
 
@@ -145,23 +148,20 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     assert wrong.returncode == 2
     assert "Y (Yes), N (No)" in wrong.stderr
     assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 10
-    waits = pipeline("show", name, "--db", "mine.db", cwd=workspace)
-    assert "status     waiting for a person" in waits.stdout
-    assert "waiting for a person" in pipeline("runs", "--db", "mine.db", cwd=workspace).stdout
-    waits = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
-    assert json.loads(waits.stdout)["status"] == "waiting"
+    assert "state      waiting: a person is asked" in show(name, workspace, "--db", "mine.db")
+    assert " waiting " in corral("runs", "list", "--db", "mine.db", cwd=workspace).stdout
+    assert shown(name, workspace, "--db", "mine.db")["state"] == "waiting"
 
     answered = corral(*words, "--text", "too early", cwd=workspace)
     assert answered.returncode == 0, answered.stderr
     assert f"corral pipeline resume {name} --db mine.db" in answered.stderr
-    found = pipeline("show", name, "--db", "mine.db", cwd=workspace)
-    assert "answered; the run has not read it yet" in found.stdout
-    assert "corral pipeline answer" not in found.stdout
-    found = pipeline("show", name, "--db", "mine.db", "--json", cwd=workspace)
-    assert [each["answered"] for each in json.loads(found.stdout)["questions"]] == [True]
-    shown_json = json.loads(found.stdout)
-    assert shown_json["status"] == "interrupted"
-    done = pipeline("resume", shown_json["folder"], "--db", "mine.db", "--json", cwd=workspace)
+    text = show(name, workspace, "--db", "mine.db")
+    assert "answered; the run has not read it yet" in text
+    assert "corral pipeline answer" not in text
+    found = shown(name, workspace, "--db", "mine.db")
+    assert [each["answered"] for each in found["questions"]] == [True]
+    assert found["state"] == "interrupted"
+    done = pipeline("resume", found["folder"], "--db", "mine.db", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     result = lines_of(done)[-1]
     assert result["completed"] == ["start", "ask", "keep", "done"]
@@ -185,7 +185,7 @@ def test_a_question_of_a_nested_pipeline_is_answered_on_the_outer_run(workspace:
     assert done.returncode == 10, done.stderr
     assert "Ship it?" in done.stderr
     name = newest(workspace)
-    assert "Ship it?" in pipeline("show", name, cwd=workspace).stdout
+    assert "Ship it?" in show(name, workspace)
     assert pipeline("answer", name, "perhaps", "--gate", "ask", cwd=workspace).returncode == 2
     assert pipeline("answer", name, "yes", "--gate", "ask", cwd=workspace).returncode == 0
     done = pipeline("resume", name, "--json", cwd=workspace)
@@ -203,7 +203,7 @@ def test_node_names_are_printed_safely_and_an_ended_run_takes_no_answer(workspac
     waits = pipeline("run", put(workspace, GATE.replace("ask", f'"{odd}"')), cwd=workspace)
     assert waits.returncode == 10, waits.stderr
     name = newest(workspace)
-    found = waits.stderr + pipeline("show", name, cwd=workspace).stdout
+    found = waits.stderr + show(name, workspace)
     assert found.count(r"? a\x1b[2J\x07\x9b31m: Ship it?") == 2
     assert not [c for c in found if not c.isprintable() and c != "\n"]
     assert pipeline("cancel", name, cwd=workspace).returncode == 0
@@ -229,7 +229,7 @@ def test_a_killed_run_is_resumed_without_repeating_finished_nodes(
     process.kill()
     process.wait(30)
     name = newest(workspace)
-    assert shown(name, workspace)["status"] == "interrupted"
+    assert shown(name, workspace)["state"] == "interrupted"
     (workspace / "go").touch()
     done = pipeline("resume", name, cwd=workspace)
     assert done.returncode == 0, done.stderr
@@ -277,7 +277,7 @@ def test_cancelling_an_interrupted_run_ends_its_commands(
     assert process.wait(60) == 130
     name = newest(workspace)
     assert pipeline("cancel", name, cwd=workspace).returncode == 0
-    assert shown(name, workspace)["status"] == "cancelled"
+    assert shown(name, workspace)["state"] == "cancelled"
     ends = time.monotonic() + 30
     while at_work(workspace):
         assert time.monotonic() < ends
@@ -340,7 +340,7 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
     assert done.returncode == 10, done.stderr
     assert "Ship it now?" in done.stderr
     assert newest(workspace) != name
-    assert shown(name, workspace)["status"] == "cancelled"
+    assert shown(name, workspace)["state"] == "cancelled"
     assert (workspace / "done.txt").read_text() == "first\n"
 
     first, name = name, newest(workspace)
@@ -358,18 +358,18 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
 
 
 @pytest.mark.parametrize(
-    "words", [("show", "no-run"), ("answer", "no-run", "y"), ("cancel", "no-run"),
+    "words", [("answer", "no-run", "y"), ("cancel", "no-run"),
               ("resume", "no-run"), ("fork", "no-run", "--from", "a")]
 )  # fmt: skip
 def test_an_unknown_run_is_an_error(words: tuple[str, ...], workspace: Path) -> None:
     done = pipeline(*words, cwd=workspace)
-    assert done.returncode == 2, done.stderr
-    assert "no-run" in done.stderr
-    assert "`corral pipeline runs` and `corral workflow runs` list the runs" in done.stderr
+    assert done.returncode == 4, done.stderr
+    assert "no run is called 'no-run'" in done.stderr
+    assert "`corral runs list` lists them" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("words", [("run", "p.dot"), ("runs",), ("resume", "x")])
+@pytest.mark.parametrize("words", [("run", "p.dot"), ("resume", "x")])
 @pytest.mark.deep_but_first
 def test_without_the_engine_the_error_names_the_extra(
     words: tuple[str, ...], workspace: Path, tmp_path: Path
@@ -449,7 +449,7 @@ def test_a_limit_has_counts_for_all_workers_for_each_and_per_time() -> None:
 
 @pytest.mark.parametrize("limit", ["0", "-1", "99999999999999999999999", "many"])
 def test_an_invalid_number_of_runs_is_an_error(limit: str, workspace: Path) -> None:
-    done = pipeline("runs", "-n", limit, cwd=workspace)
+    done = corral("runs", "list", "-n", limit, cwd=workspace)
     assert done.returncode == 2
     assert "--limit" in done.stderr
     assert "Traceback" not in done.stderr
@@ -468,8 +468,8 @@ def test_an_unhandled_failure_of_a_durable_run_is_reported_alike_everywhere(
     done = pipeline("run", put(workspace, text), "--json", cwd=workspace)
     result = lines_of(done)[-1]
     assert (done.returncode, result["status"]) == (1, "fail")
-    found = json.loads(pipeline("show", result["run"], "--json", cwd=workspace).stdout)
-    assert (found["status"], found["reason"]) == ("fail", result["reason"])
+    found = shown(result["run"], workspace)
+    assert (found["state"], found["reason"]) == ("failed", result["reason"])
     assert result["reason"].startswith("node 'build' failed: `exit 3` exited with 3")
-    assert "fail" in pipeline("runs", cwd=workspace).stdout
+    assert "failed" in corral("runs", "list", cwd=workspace).stdout
     assert not (workspace / "deployed").exists()

@@ -179,17 +179,17 @@ def test_answers_and_titles_are_escaped_at_a_terminal_and_unchanged_in_a_pipe(
         texts = [line for line in shown.text.splitlines() if '"type":"text"' in line]
         assert "".join(json.loads(line)["delta"] for line in texts) == f"A{ATTACK}Z"
     commands: list[tuple[str, ...]] = [
-        ("sessions", "list"),
-        ("sessions", "show", "last"),
-        ("sessions", "list", "--json"),
-        ("export", "last"),
+        ("runs", "list"),
+        ("runs", "show", "last"),
+        ("runs", "list", "--json"),
+        ("runs", "export", "last"),
     ]
     for words in commands:
         with screen(*words, cwd=workspace, env={}) as shown:
             assert shown.end() == 0
         assert control_characters(shown.text) == [], words
         assert "u001b]52" in shown.text or r"\x1b]52" in shown.text, words
-        if words[0] != "export" and "--json" not in words:
+        if words[1] != "export" and "--json" not in words:
             done = subprocess.run([CORRAL, *words], capture_output=True, timeout=60)
             assert control_characters(done.stdout.decode()) == [], words
 

@@ -19,7 +19,8 @@ from support.durable_processes import CHAIN, DurableProcesses, submit, wait_unti
 
 import corral
 from corral import pipelines
-from corral._engine.batch import query
+from corral._engine import query, run_list
+from corral._engine.batch import query as batches
 from corral._engine.dbos import client
 from corral._engine.dbos.database import (
     Database,
@@ -157,17 +158,17 @@ def test_a_damaged_run_is_one_clear_error_and_others_are_shown(
         with _changed(db, table, column, value, "r"):
             # Some changes do not damage it: they count as missing values.
             with contextlib.suppress(ConfigError):
-                asyncio.run(pipelines.show("r", db=db))
+                asyncio.run(query.show("r", db=db))
             with contextlib.suppress(ConfigError):
                 asyncio.run(pipelines.cancel("r", db=db))
-            listed = [each.id for each in asyncio.run(pipelines.runs(db=db))]
+            listed = [each.id for each in asyncio.run(run_list.list_runs(db=db))]
             assert "other" in listed, (table, column, value)
-            assert asyncio.run(pipelines.show("other", db=db)).status == "queued"
+            assert asyncio.run(query.show("other", db=db)).status == "queued"
     with (
         _changed(db, "workflow_input", "inputs", "[", "r"),
         pytest.raises(UnreadableRecord, match="'r' cannot be read: its input is damaged"),
     ):
-        asyncio.run(pipelines.show("r", db=db))
+        asyncio.run(query.show("r", db=db))
     logged = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert all("the record of 'r'" in record.getMessage() for record in logged)
 
@@ -217,14 +218,14 @@ def test_one_damaged_batch_does_not_hide_the_others(
         corral.batch_sync(["a", "b"], simulate=True, db=new_file, name=name, cwd=workspace)
     for column, value in (("attributes", "{"), ("serialization", "py_pickle")):
         with _changed(new_file, "workflow_status", column, value, "one"):
-            found = asyncio.run(query.list_batches(db=new_file))
+            found = asyncio.run(batches.list_batches(db=new_file))
             assert [each.name for each in found if each.name != "one"] == ["two"]
     assert "the record of 'one'" in caplog.text
     with (
         _changed(new_file, "operation_outputs", "output", "{", "one"),
         pytest.raises(ConfigError, match="the record of 'one' cannot be read"),
     ):
-        asyncio.run(query.show_batch("one", db=new_file))
+        asyncio.run(batches.show_batch("one", db=new_file))
 
 
 def test_a_batch_is_continued_by_no_other_command(new_file: str, workspace: Path) -> None:
@@ -235,7 +236,7 @@ def test_a_batch_is_continued_by_no_other_command(new_file: str, workspace: Path
             _changed(new_file, "workflow_status", "attributes", label, "one"),
             pytest.raises(ConfigError, match="does not start a batch"),
         ):
-            asyncio.run(query.show_batch("one", db=new_file))
+            asyncio.run(batches.show_batch("one", db=new_file))
 
 
 @contextlib.contextmanager

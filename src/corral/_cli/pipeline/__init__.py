@@ -13,8 +13,6 @@ COMMANDS = {
     "graph": ("corral._cli.pipeline.files:graph", "Draw a pipeline."),
     "paths": ("corral._cli.pipeline.files:paths", "List the paths that a run can take."),
     "new": ("corral._cli.pipeline.files:new", "Write a pipeline to start with."),
-    "runs": ("corral._cli.pipeline.existing:pipeline_runs", "List the runs of a database."),
-    "show": ("corral._cli.pipeline.existing:show", "Show what a run did and what it waits for."),
     "answer": ("corral._cli.pipeline.existing:answer", "Answer a question of a run."),
     "cancel": ("corral._cli.pipeline.existing:cancel", "Cancel a run."),
     "fork": ("corral._cli.pipeline.run:fork", "Run again from a node, as a new run."),

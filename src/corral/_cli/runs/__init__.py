@@ -9,6 +9,13 @@ from corral._cli.command_types import LazyGroup
 COMMANDS = {
     "list": ("corral._cli.runs.look:list_runs", "List runs, the newest first."),
     "show": ("corral._cli.runs.look:show", "Show what a run did and what it waits for."),
+    "watch": ("corral._cli.runs.playback:watch", "Follow a run of another process."),
+    "replay": ("corral._cli.runs.playback:replay", "Play a stored run in the terminal."),
+    "export": (
+        "corral._cli.runs.export",
+        "Write a run in another format.",
+    ),
+    "usage": ("corral._cli.runs.usage", "Show what runs have used: tokens and cost."),
     "delete": ("corral._cli.runs.remove:delete", "Delete runs with all that is stored of them."),
     "prune": ("corral._cli.runs.remove:prune", "Delete runs that ended long ago."),
 }

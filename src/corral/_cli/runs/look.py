@@ -15,11 +15,12 @@ from corral._cli.ui.tables import format_cost, format_time, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._runs import verbs
 from corral._runs.run_record import Kind, State
+from corral.errors import ConfigError, ResumeLost
 
 if TYPE_CHECKING:
     from corral._runs.run_record import Run
 
-RUN = click.argument("run", metavar="RUN", shell_complete=completing("runs"))
+TEXT = plain_option("-g --text TEXT", "Instead of RUN: the newest run with this text.")
 HEAD = ("run", "kind", "state", "changed", "cost", "title", "project")
 
 
@@ -80,21 +81,36 @@ def _row(run: Run) -> tuple[str, ...]:
     return (run.id, run.kind, run.state, changed, cost, f"{place}{run.title}", run.project)
 
 
+def chosen_run(run: str | None, text: str | None) -> str:
+    """The run that was named, or the id of the newest with this text. Raises ``ConfigError``."""
+    if text is None and run is not None:
+        return run
+    if text is None or run is not None:
+        raise ConfigError("give the id of a run ('last' is the newest), or --text TEXT")
+    found = asyncio.run(verbs.list(text=text, limit=1))
+    if not found:
+        raise ResumeLost(f"no run contains {text!r}", hint="corral runs list")
+    return found[0].id
+
+
 @click.command("show", epilog=examples("corral runs show last", "corral runs show last --json"))
-@RUN
+@click.argument("run", metavar="[RUN]", required=False, shell_complete=completing("runs"))
+@TEXT
 @plain_option("--diff", "Also print how each turn of a session changed files.")
 @DB
 @JSON
-def show(run: str, diff: bool, db: str | None, as_json: bool) -> None:
+def show(run: str | None, text: str | None, diff: bool, db: str | None, as_json: bool) -> None:
     """Show RUN: its state, cost and parts, and then what its kind has: the conversation of a
     session, the path of a pipeline, the tasks of a batch, attempts, findings, or branches."""
-    details = asyncio.run(verbs.show(run, db=db))
+    details = asyncio.run(verbs.show(chosen_run(run, text), db=db))
     if as_json:
         content = {"run": details.run, "content": details.content, "parts": details.parts}
         echo_json(msgspec.json.encode(content))
         return
     for line in (*head_lines(details.run), *details.lines):
         echo(line)
+    for change in details.diffs if diff else ():
+        echo(change, nl=not change.endswith("\n"))
     if details.parts:
         rows = [(part.id, part.place, part.state, part.title) for part in details.parts]
         echo(f"\n{table(('part', 'place', 'state', 'title'), rows)}")

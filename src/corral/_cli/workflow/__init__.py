@@ -10,8 +10,6 @@ COMMANDS = {
     "run": ("corral._cli.workflow.run:run", "Run a workflow."),
     "resume": ("corral._cli.workflow.run:resume", "Continue a run."),
     "new": ("corral._cli.workflow.new:new", "Write a workflow to start with."),
-    "runs": ("corral._cli.pipeline.existing:workflow_runs", "List the runs of a database."),
-    "show": ("corral._cli.pipeline.existing:show", "Show what a run did and what it waits for."),
     "answer": ("corral._cli.pipeline.existing:answer", "Answer a question of a run."),
     "cancel": ("corral._cli.pipeline.existing:cancel", "Cancel a run."),
     "fork": ("corral._cli.workflow.run:fork", "Run again from a step, as a new run."),

@@ -322,7 +322,7 @@ def _count_results(client: DatabaseClient, name: str, rounds: Sequence[Round]) -
 
 
 def _not_found(name: str) -> ConfigError:
-    return ConfigError(f"there is no batch {name!r}", hint="`corral batches list` shows them.")
+    return ConfigError(f"there is no batch {name!r}", hint="`corral runs list` shows them.")
 
 
 async def _call(db: str | None, action: Callable[[DatabaseClient], T], name: str) -> T:

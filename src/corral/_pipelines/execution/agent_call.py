@@ -46,6 +46,7 @@ from corral._pipelines.execution.shell import last_bytes, node_env, run_shell_co
 from corral._pipelines.execution.verdict import Channel, NodeVerdict, Wanted
 from corral._pipelines.scheduler.outcome import AFTER_LIMIT, Outcome, failed, outcome_of_error
 from corral._protocol.schema import schema_of
+from corral._publishing.records import PART_OF
 from corral._sessions.api import run
 from corral._sessions.goals import ROUNDS, Until
 from corral._sessions.limit_waits import CONTINUE
@@ -53,6 +54,8 @@ from corral._sessions.permissions import QuestionAsker
 from corral._sessions.tools.hooks import Deny, Hook, HookAnswer, ToolRequest
 from corral._sessions.tools.tools import Tool, Tools
 from corral._system import clock, config
+from corral._system.environment import is_scripted
+from corral._system.git.scan import project_of
 from corral._verification.command_check import TIMEOUT, CommandCheck, command_succeeds
 from corral.errors import ConfigError, CorralError, RateLimited, ResumeLost
 from corral.events import Done, Error, Event, ModelCall, ToolResult, ToolUse
@@ -60,7 +63,7 @@ from corral.options import fallback_agents
 from corral.policy import Policy
 from corral.result import Result
 from corral.run_kwargs import RunKwargs
-from corral.values import Json, JsonObject
+from corral.values import Json, JsonObject, as_text
 
 T = TypeVar("T")
 
@@ -467,7 +470,7 @@ class Hooks:
         return result[0]
 
 
-# Usage: a node's session is not stored, so ``corral usage`` cannot read it there.
+# Usage: a node's session is not stored, so ``corral runs usage`` cannot read it there.
 
 
 @contextmanager
@@ -499,8 +502,21 @@ def store_usage(work: NodeContext, agent: str, events: Sequence[Event]) -> None:
     usages = TurnUsages(work.run_id, agent, str(work.workspace))
     for event in events:
         usages.add(event)
-    is_task = work.node.text("type").startswith(BATCH_KINDS)
-    names = {"batch" if is_task else "pipeline": work.graph.name}
+    kind = "pipeline" if work.visit.definition is None else "workflow"
+    if work.node.text("type").startswith(BATCH_KINDS):
+        kind = "batch"
+    project = project_of(PART_OF.get().started_in or str(work.workspace))
+    label = as_text(work.resources.options.get("label"))
     # A run has many nodes: their turns must differ.
     first = int(clock.now() * 1e6)
-    add_to_ledger(replace(turn, turn=first + turn.turn, **names) for turn in usages.finish())
+    add_to_ledger(
+        replace(
+            turn,
+            turn=first + turn.turn,
+            kind=kind,
+            project=project,
+            label=label,
+            scripted=is_scripted(work.resources.env),
+        )
+        for turn in usages.finish()
+    )

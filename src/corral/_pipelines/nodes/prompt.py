@@ -50,7 +50,7 @@ from corral.events import Done
 from corral.values import Json, JsonObject, as_object, as_objects, as_text
 
 PROMPT = "prompt"
-"""What ``corral usage`` calls the agent of a model call without an agent."""
+"""What ``corral runs usage`` calls the agent of a model call without an agent."""
 TIMEOUT = 600.0
 """Seconds, if the node has no ``timeout``."""
 BEST = "parallel.fan_in.best_id"

@@ -86,7 +86,7 @@ async def merges(call: ApiCall) -> MergeList:
 @ENDPOINTS.get(
     "/api/usage",
     "Tokens and cost of the last days.",
-    Param("by", "`day`, `agent`, `model`, `project` or `session`."),
+    Param("by", "`day`, `project`, `agent`, `model`, `kind`, `label` or `run`."),
     Param("days", "How many days; 30 by default.", "integer"),
 )
 async def usage(call: ApiCall) -> UsageReport:

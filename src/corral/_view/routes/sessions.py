@@ -174,7 +174,7 @@ PIECE = 256 * 1024
 
 @ENDPOINTS.get(
     "/api/sessions/{id}/bundle",
-    "A diagnostic bundle without secrets, as `corral export --format bundle` writes it.",
+    "A diagnostic bundle without secrets, as `corral runs export --format bundle` writes it.",
     media="application/zip",
 )
 async def session_bundle(call: ApiCall) -> Response:
@@ -184,7 +184,7 @@ async def session_bundle(call: ApiCall) -> Response:
 
 @ENDPOINTS.get(
     "/api/pipelines/{id}/bundle",
-    "A diagnostic bundle without secrets, as `corral export --format bundle` writes it.",
+    "A diagnostic bundle without secrets, as `corral runs export --format bundle` writes it.",
     DB,
     media="application/zip",
 )

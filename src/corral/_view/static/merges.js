@@ -82,11 +82,11 @@ export function mergesView(root, { go, title }) {
         refill(line, [row, queue.rounds], () => cells(queue, row));
       }
       const left = queue.open + queue.merged + queue.failed - rows.length;
-      replace(more, left > 0 ? `${plural(left, "branch", "branches")} more: corral merges show ${queue.id}` : "");
+      replace(more, left > 0 ? `${plural(left, "branch", "branches")} more: corral runs show ${queue.id}` : "");
     }
     list.hidden = !queues.size;
     if (!queues.size) replace(end, h("p", { class: "empty" }, "No merge queues yet. Start one: ", h("code", null, 'corral merge BRANCH --into main --gate "make test"')));
-    else replace(end, found.left ? h("p", { class: "dim" }, `${plural(found.left, "queue")} more: corral merges list`) : null);
+    else replace(end, found.left ? h("p", { class: "dim" }, `${plural(found.left, "queue")} more: corral runs list`) : null);
   }
 
   async function load() {

@@ -34,7 +34,7 @@ async def migrate_files(
     """Do the same task in many files at once, and merge the results one after another.
 
     ``files``: a pattern of git. ``gate``: the command that must succeed before a file is merged
-    into the branch ``into``. What fails keeps its branch: `corral merges show last`.
+    into the branch ``into``. What fails keeps its branch: `corral runs show last`.
     """
     listed = await flow.command(f"git ls-files -- {shlex.quote(files)}", check=True, name="files")
     found = Migration([], [], [])

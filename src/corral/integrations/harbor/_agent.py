@@ -15,7 +15,7 @@ One outcome of corral is one outcome of harbor:
   then is in the result, too.
 
 In each case ``agent/trajectory.json`` is the trajectory (ATIF), and the session is stored
-(``corral sessions show``).
+(``corral runs show``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``corral export``: a session or a pipeline run for other programs and people."""
+"""``corral runs export``: a run for other programs and people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from corral._cli.command_types import examples, plain_option
 from corral._cli.options import completing
 from corral._cli.ui.terminal import answer, data, echo_err
 from corral._core.terminal_text import json_bytes
-from corral.errors import ConfigError, ResumeLost, StorageFailed
+from corral.errors import ConfigError, StorageFailed
 
 if TYPE_CHECKING:
     from corral._runs.stored_run import StoredRun
@@ -55,17 +55,18 @@ class ExportFlags(TypedDict):
     endpoint: str | None
     full: bool
     doctor: bool
-    grep: str | None
+    text: str | None
     db: str | None
 
 
 @click.command(
     "export",
     epilog=examples(
-        "corral export last --format html", "corral export last --format bundle --output report.zip"
+        "corral runs export last --format html",
+        "corral runs export last --format bundle --output report.zip",
     ),
 )
-@click.argument("run", required=False, shell_complete=completing("exportable"))
+@click.argument("run", required=False, shell_complete=completing("runs"))
 @plain_option(
     "--format format_",
     "; ".join(f"{name}: {text}" for name, text in FORMATS.items())
@@ -78,7 +79,7 @@ class ExportFlags(TypedDict):
     " RUN.html and RUN.zip]",
 )
 @plain_option("--force", "Replace the file if it exists.")
-@plain_option("-g --grep TEXT", "Instead of RUN: the newest session with it.")
+@plain_option("-g --text TEXT", "Instead of RUN: the newest run with this text.")
 @plain_option("--diff", "With md: also how each turn changed files.")
 @plain_option(
     "--endpoint URL",
@@ -138,19 +139,10 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
 
 
 def _find(name: str | None, flags: ExportFlags) -> StoredRun:
+    from corral._cli.runs.look import chosen_run
     from corral._runs import stored_run
 
-    grep = flags["grep"]
-    if grep is not None and name is None:
-        from corral._sessions import index, store
-
-        found = index.search(index.Query(grep=grep, limit=1))
-        if not found:
-            raise ResumeLost(f"no session contains {grep!r}", hint="corral sessions list")
-        return stored_run.of_session(store.find(found[0].meta.id))
-    if name is None or grep is not None:
-        raise ConfigError("give the id of a run ('last' is the newest), or --grep TEXT")
-    return stored_run.find(name, db=flags["db"])
+    return stored_run.find(chosen_run(name, flags["text"]), db=flags["db"])
 
 
 class Sink(Protocol):

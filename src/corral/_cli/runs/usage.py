@@ -1,20 +1,21 @@
-"""``corral usage``: what sessions, pipelines and batches have used."""
+"""``corral runs usage``: what runs have used."""
 
 from __future__ import annotations
 
-import os
+import asyncio
 from typing import TYPE_CHECKING, get_args
 
 import click
 import msgspec
 
 from corral._cli.command_types import examples, plain_option
-from corral._cli.options import JSON, moment, resolve_last
+from corral._cli.options import JSON, moment
 from corral._cli.ui.tables import format_count, table
 from corral._cli.ui.terminal import echo, echo_json
 from corral._core.spending import dollars
 from corral._core.terminal_text import counted
-from corral._metering.turn_usage import By, UsageQuery
+from corral._metering.turn_usage import By
+from corral._runs import verbs
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,60 +27,53 @@ _LONGEST = 60
 @click.command(
     "usage",
     epilog=examples(
-        "corral usage --by model --since 30d", "corral usage --by project --since 2026-11-01 --json"
+        "corral runs usage --by model --since 30d", "corral runs usage --by project --json"
     ),
 )
 @plain_option("--by", "What each line is.", type=click.Choice(get_args(By)), default="day")
 @plain_option("--since AGE", "Only turns since then: 2h, 7d, or 2026-11-30.")
 @plain_option("--until AGE", "Only turns before then: 2h, 7d, or 2026-11-30.")
-@plain_option("-a --agent TEXT", "Only sessions with this agent.")
+@plain_option("-a --agent TEXT", "Only with this agent.")
 @plain_option("-m --model TEXT", "Only models whose name contains this.")
-@plain_option("-C --cwd TEXT", "Only sessions in this folder or below; . is the current one.")
-@plain_option("--session ID", "Only this session, or run of a pipeline or batch.")
+@plain_option("-C --project DIR", "Only of the project that contains this folder.")
+@plain_option("--run RUN", "Only this run, with its parts.")
 @JSON
 def command(
     *,
-    by: str,
+    by: By,
     since: str | None,
     until: str | None,
     agent: str | None,
     model: str | None,
-    cwd: str | None,
-    session: str | None,
+    project: str | None,
+    run: str | None,
     as_json: bool,
 ) -> None:
-    """Show what sessions, pipelines and batches have used: tokens and cost.
+    """Show what runs have used: tokens and cost.
 
     A cost is metered (corral counted the model calls), reported by the agent, or computed from
-    prices. Turns whose cost is not known are counted, and are not in the sum.
+    prices. Turns whose cost is not known are counted, and are not in the sum. A scripted model
+    costs nothing.
     """
     start = None if since is None else moment("--since", since)
     end = None if until is None else moment("--until", until)
     if start is not None and end is not None and start >= end:
         raise ConfigError("--since is not before --until")
-    from corral._metering.turn_usage import read_ledger
-    from corral._sessions import index, store
-
-    # A run of a pipeline or batch is in the ledger under its id; else it is a session.
-    session = None if session is None else resolve_last(session)
-    if session is not None and next(read_ledger(UsageQuery(session=session)), None) is None:
-        session = store.find(session).meta.id
-
-    found = index.usage_report(
-        UsageQuery(
+    found = asyncio.run(
+        verbs.usage(
             by=by,
             since=start,
             until=end,
             agent=agent,
             model=model,
-            cwd=None if cwd is None else os.path.realpath(cwd),
-            session=session,
+            project=project,
+            run=run,
         )
     )
     if as_json:
         echo_json(msgspec.json.encode(found))
         return
-    head = (by, "sessions", "turns", "calls", "input", "cached", "output", "cost", "source")
+    head = (by, "runs", "turns", "calls", "input", "cached", "output", "cost", "source")
     rows = [*found.rows, found.total] if len(found.rows) > 1 else found.rows
     echo(table(head, [_cells(row) for row in rows]))
     total = found.total

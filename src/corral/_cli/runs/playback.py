@@ -1,4 +1,4 @@
-"""``corral replay`` and ``corral watch``: show the events of a transcript as ``corral run`` shows
+"""``corral runs replay`` and ``watch``: show the events of a transcript as ``corral run`` shows
 those of its agent, as they were recorded, or as another process writes them."""
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from corral._cli.ui.progress import TurnProgress
 from corral._cli.ui.signals import INTERRUPTED, signals
 from corral._cli.ui.terminal import echo
 from corral._cli.ui.turn_output import EventPrinter, answer_printer, exit_code, print_turn
+from corral._core.lookup import LAST
 from corral._pipelines.events import (
     PipelineCompleted,
     PipelineEvent,
@@ -28,7 +29,7 @@ from corral._pipelines.events import (
     to_json,
 )
 from corral._runs.log_windows import INIT, LogFile, read_tail
-from corral.errors import ConfigError, ResumeLost
+from corral.errors import ConfigError
 from corral.events import Done, Event, Vendor
 
 if TYPE_CHECKING:
@@ -218,8 +219,10 @@ class _Speed(NumberType):
         return speed
 
 
-@click.command("replay", epilog=examples("corral replay last", "corral replay last --speed 10"))
-@click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("sessions"))
+@click.command(
+    "replay", epilog=examples("corral runs replay last", "corral runs replay last --speed 10")
+)
+@click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("runs"))
 @plain_option(
     "--speed N|max",
     "How many times as fast as the run; max waits for nothing.",
@@ -249,8 +252,7 @@ def replay(
     """
     from corral._system import threads
 
-    name = resolve_last(name, db=db)
-    log, is_pipeline = _find_log(name)
+    log, is_pipeline = _find_log(name, db)
 
     async def play() -> int:
         pace = Pace(None if math.isinf(speed) else speed, longest_pause)
@@ -265,44 +267,42 @@ def replay(
     return threads.run_event_loop(play())
 
 
-def _find_log(name: str) -> tuple[Path | None, bool]:
-    """The log of a session or of a run folder, and whether it is that of a pipeline; no path if the
-    name is that of neither."""
+def _find_log(name: str, db: str | None) -> tuple[Path | None, bool]:
+    """The log of a run, and whether it is that of a pipeline; no path if only its database has the
+    events."""
     from corral._pipelines.execution import run_dir
-    from corral._sessions import store
-    from corral._system import paths
+    from corral._runs import lookup
+    from corral._runs.kinds import kind_of
 
     path = Path(name)
     if path.is_file():
         return path, False
-    if path.is_dir():
+    if path.is_dir() and name != LAST:
         if not (path / run_dir.EVENTS).is_file():
             raise ConfigError(f"{path} has no {run_dir.EVENTS}: it is not a run folder")
         return path / run_dir.EVENTS, True
-    try:
-        record = store.find(name)
-    except ResumeLost:
-        in_memory = paths.home() / "runs" / name / run_dir.EVENTS
-        return (in_memory if in_memory.is_file() else None), True
-    except ConfigError:
-        if "/" in name:
-            return None, True
-        raise
-    path = record.folder / store.EVENTS
+    run = lookup.find(name, db=db)
+    if not kind_of(run).formats:
+        raise ConfigError(
+            f"{run.id} is a {run.kind}, which has no events of its own",
+            hint=f"Its parts have them: corral runs show {run.id}",
+        )
+    if run.durable:
+        return None, True
+    path = Path(run.folder) / run_dir.EVENTS
     if not path.exists():
-        raise ConfigError(f"session {record.meta.id} has no transcript")
-    return path, False
+        raise ConfigError(f"{run.kind} {run.id} has no transcript")
+    return path, run.kind != "session"
 
 
 async def _durable_events(name: str, db: str | None, pace: Pace) -> AsyncIterator[RunEvent]:
     """The events of a durable run that has ended, at the pace of the run."""
     from corral._engine import query
-    from corral._engine.dbos import database
+    from corral._runs import lookup
 
-    database.require()
-    run = await query.find_run(name, db=db)
+    run = (await asyncio.to_thread(lookup.find, name, db=db)).id
     if (await query.show(run, db=db)).output is None:
-        raise ConfigError(f"{run} has not ended", hint=f"corral watch {run} follows it.")
+        raise ConfigError(f"{run} has not ended", hint=f"corral runs watch {run} follows it.")
 
     async def events() -> AsyncIterator[RunEvent]:
         async for event in query.follow(run, db=db):
@@ -313,9 +313,10 @@ async def _durable_events(name: str, db: str | None, pace: Pace) -> AsyncIterato
 
 
 @click.command(
-    "watch", epilog=examples("corral watch last", "corral watch 20261115-101500-1f3a9c --json")
+    "watch",
+    epilog=examples("corral runs watch last", "corral runs watch 1f3a9c --json"),
 )
-@click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("sessions"))
+@click.argument("name", metavar="[RUN]", default="last", shell_complete=completing("runs"))
 @plain_option("--json as_json", "Print events, one JSON object per line.")
 @plain_option("-q --quiet", "Print only the answer.")
 def watch(name: str, as_json: bool, quiet: bool) -> int:
@@ -323,7 +324,7 @@ def watch(name: str, as_json: bool, quiet: bool) -> int:
 
     RUN is the id of a session or pipeline, a unique beginning of it, or 'last', the newest in
     this folder. A session is shown from its current turn on. Ctrl-C ends the watching, not the
-    run. The exit code is that of the run. A batch is shown by corral batches.
+    run. The exit code is that of the run. A batch is shown by corral runs show.
     """
     from corral import live
     from corral._system import threads
@@ -331,11 +332,11 @@ def watch(name: str, as_json: bool, quiet: bool) -> int:
     name = resolve_last(name)
     found = live.find(name)
     if found is None:
-        hint = f"corral replay {name} plays a run that has ended."
+        hint = f"corral runs replay {name} plays a run that has ended."
         raise ConfigError(f"{name} is not running", hint=hint)
     run = found[1]
     if run.kind == "batch":
-        raise ConfigError(f"{run.id} is a batch", hint=f"corral batches show {run.id}")
+        raise ConfigError(f"{run.id} is a batch", hint=f"corral runs show {run.id}")
     if run.kind == "session" and not run.recorded:
         raise ConfigError(
             f"{run.id} stores no transcript", hint="Watch the pipeline that it belongs to."
