@@ -359,8 +359,13 @@ async def _memory_run(spec: BatchSpec, state: ResumeState) -> AsyncGenerator[Mem
     outcomes: asyncio.Queue[tuple[str, Outcome] | None] = asyncio.Queue()
 
     async def take() -> AsyncGenerator[list[tuple[str, Outcome]]]:
-        while (each := await outcomes.get()) is not None:
-            yield [each]
+        is_over = False
+        while not is_over:
+            ended = [await outcomes.get()]
+            while not outcomes.empty():  # they are written together
+                ended.append(outcomes.get_nowait())
+            is_over = None in ended
+            yield [each for each in ended if each is not None]
         await driving
 
     async with spec.resources() as resources:

@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from corral._engine.batch.spec import BatchOptions, BatchSpec
     from corral._engine.dbos.database import Database
     from corral._engine.process_engine import EngineUser
-    from corral._metering.budget import Budget
 
 T = TypeVar("T")
 
@@ -218,7 +217,6 @@ class ResumeState(msgspec.Struct, kw_only=True):
     """Those of them that are in the file, in the order of the file."""
     round: BatchRound | None = None
     """The tasks that run now."""
-    budget: Budget | None = None
     run: str = ""
     """The run that executes them, if the batch is durable."""
     ends: AsyncGenerator[list[tuple[str, Outcome]]] | None = None
@@ -317,7 +315,7 @@ async def _begin(
     changed = _check_changes(options, spec, rounds, written_before or {})
     ends = await call(partial(read_ends, rounds=rounds, digests=spec.digests))
     known = _known_results(spec, rounds, ends, written_before or {})
-    names, budget = await asyncio.to_thread(_open_budget, target, spec, known)
+    names = await asyncio.to_thread(_create_budget, target, spec, known)
     last = rounds[-1] if rounds else None
     is_open = last is not None and not last.row.has_ended
     labels: dict[str, Json] = (
@@ -362,8 +360,7 @@ async def _begin(
     state = ResumeState(
         known=_in_order(spec, known),
         written=written,
-        round=round,
-        budget=budget,
+        round=None if round is None else msgspec.structs.replace(round, tasks=""),
         run=run,
         runs_on=bool(config.detached),
     )
@@ -484,17 +481,15 @@ def _is_repeated(options: BatchOptions, result: BatchResult, *, can_repeat: bool
     return not result.ok and (is_spent or (options.retry_failed and can_repeat))
 
 
-def _open_budget(
+def _create_budget(
     database: Database, spec: BatchSpec, known: Mapping[str, BatchResult]
-) -> tuple[tuple[str, ...], Budget | None]:
-    """The names of the stores of the batch, and its budget. Blocking. Raises
-    ``StorageFailed``."""
+) -> tuple[str, ...]:
+    """The names of the stores that all rounds share. Blocking. Raises ``StorageFailed``."""
     if not spec.limits.exist:
-        return (), None
+        return ()
     from corral._engine import limits
 
-    names = limits.create_budget(database, spec.name, spec.limits, spent_by(known.values()))
-    return names, limits.open_budget(names, spec.name, database)
+    return limits.create_budget(database, spec.name, spec.limits, spent_by(known.values()))
 
 
 def spent_by(results: Iterable[BatchResult]) -> Spent:
