@@ -20,10 +20,10 @@ from corral._core import stored_formats
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-VERSION = "3.3"
-"""The library's version that all this was read in."""
+VERSIONS = ("3.3", "3.4")
+"""The library's versions that all this was read in."""
 SCHEMA = 123
-"""The version of its tables, in a file and on a server."""
+"""The version of its tables that corral needs, in a file and on a server."""
 
 
 class PrivateUse(NamedTuple):
