@@ -157,39 +157,29 @@ ALLOWED: dict[str, tuple[str, str]] = {
         "clock file",
         "worktrees that several processes share",
     ),
-    "_merging/owners.py": ("file", "the key of a repository is its real path"),
     "_merging/queue.py": ("clock file", "the file of a queue and its locks"),
-    "_engine/node_runner.py": ("file", "a temporary folder"),
     # Harnesses.
-    "integrations/inspect_ai.py": ("file", "a temporary folder for a sample without one"),
     "integrations/harbor/_environment.py": (
         "file",
         "copies files into and out of a trial's folders",
     ),
-    # Model calls.
     # Running processes: the files by which they see each other.
     "_publishing/publisher.py": ("clock file", "since when a process is visible; its folder"),
-    "_publishing/tokens.py": ("clock file random", "keys, expiry, and the files of used tokens"),
     # Pipelines. A run's folder is a public format, written where its content is decided.
     "_pipelines/execution/interviewers.py": ("file", "reads answers from a descriptor"),
     "_pipelines/execution/verifier.py": ("file", "copies the tests of a task"),
     "_pipelines/execution/run_dir.py": ("clock file", "a run's folder"),
     "_pipelines/nodes/data.py": ("file", "the nodes read_file and write_file"),
-    # Metering.
     # Sessions.
     "_sessions/acp/client_requests.py": ("file", "the agent's file requests, below one folder"),
-    "_sessions/index.py": ("file", "the index file, and when each session was last written"),
-    "_sessions/prepare.py": ("file", "checks folders and files before an agent starts"),
     "_sessions/warm/server.py": ("file process", "the background process and its socket"),
     "_sessions/sandbox.py": ("file", "which folders exist, and where a work tree's repository is"),
     "_sessions/store.py": ("clock file random", "the folders of sessions: records, private homes"),
     "_sessions/tools/mcp_server.py": ("socket", "serves tools on a private socket"),
     # Verification.
     "_verification/clean_tree.py": ("file", "makes the folder in which checks run"),
-    "_verification/linked_folder.py": ("file", "copies what leads back to the work"),
     "_verification/scenarios/run_scenarios.py": ("file", "copies what a scenario needs"),
     # The view. It reads the files of runs that other processes write.
-    "_view/page_file.py": ("file", "a redacted copy of a log, in a temporary folder"),
     "_view/server.py": ("process socket", "the server; signals end it"),
 }
 """Module → what it uses, why it does so itself."""

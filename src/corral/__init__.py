@@ -82,7 +82,7 @@ if TYPE_CHECKING:
     from corral._sessions.tools.tools import Tool as Tool, Tools as Tools
     from corral._sessions.turn import Turn as Turn
     from corral._verification.command_check import command_succeeds as command_succeeds
-    from corral._verification.file_check import files_exist as files_exist
+    from corral._verification.check import files_exist as files_exist
     from corral._verification.scenarios.scenario_check import scenarios as scenarios
     from corral._verification.verified import verified as verified
     from corral.values import (
@@ -121,7 +121,7 @@ _HOMES = {
     "corral._sessions.tools.tools": "Tool Tools",
     "corral._sessions.turn": "Turn",
     "corral._verification.command_check": "command_succeeds",
-    "corral._verification.file_check": "files_exist",
+    "corral._verification.check": "files_exist",
     "corral._verification.scenarios.scenario_check": "scenarios",
     "corral._verification.verified": "verified",
     "corral.values": "AgentSession AskedQuestion Cost DeniedCall FileChanged McpServer Usage",

@@ -17,9 +17,8 @@ from support.scripted_agent import GOOD, child_pids, scripted_options
 import corral
 from corral import errors
 from corral._sessions.goals import TimeLimit, Until, until_done
+from corral._verification.check import CheckResult, files_exist
 from corral._verification.command_check import command_succeeds
-from corral._verification.file_check import files_exist
-from corral._verification.function_check import CheckResult
 from corral.errors import from_event
 from corral.events import Done
 from corral.prompt import Prompt, Section

@@ -11,7 +11,7 @@ import pytest
 from support.verified_runs import FIX, PLAIN, RIGHT, WRONG, git, make_project, verified_run
 
 from corral._verification.check_environment import TreePlaces
-from corral._verification.linked_folder import make_linked
+from corral._verification.clean_tree import make_linked
 
 SITE = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 CHECK = ".venv/bin/python -c 'import calc; assert calc.add(1, 2) == 3'"

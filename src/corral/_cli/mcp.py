@@ -101,8 +101,8 @@ def _serve_http(allowance: Allowance, flags: McpFlags) -> None:
     from corral._serving.mcp.server import McpService
     from corral._serving.mcp.tools import CallerTools
     from corral._system import threads
+    from corral._system.clock import new_secret
     from corral._system.http import asgi_server
-    from corral._system.randomness import new_secret
 
     token, is_new = os.environ.get(TOKEN), False
     if token is None:

@@ -73,8 +73,8 @@ def command(**flags: Unpack[ServeFlags]) -> None:
     from corral._serving.http.clients import one_client, read_clients
     from corral._serving.http.server import RunServer
     from corral._system import threads
+    from corral._system.clock import new_secret
     from corral._system.http import asgi_server
-    from corral._system.randomness import new_secret
 
     token, file = "", None
     if flags["clients"] is None:

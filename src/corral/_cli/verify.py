@@ -274,16 +274,16 @@ def _as_repeated(receipt: Receipt, found: Repetition) -> Receipt:
 
 def _add_note(folder: Path, receipt: Receipt, found: Repetition) -> None:
     """Raises ``ConfigError`` and ``StorageFailed``."""
-    from corral._system.git import notes
+    from corral._system.git import repository
 
-    notes.require_repository(folder)
+    repository.require_repository(folder)
     if not found.commit:
         raise ConfigError(
             "no commit has the files that the receipt is about",
             hint="Commit the work first: the note is added to the current commit.",
         )
-    notes.add_note(folder, found.commit, msgspec.json.encode(receipt))
-    echo_err(f"corral: added to {found.commit[:12]}: git notes --ref={notes.RECEIPTS} show")
+    repository.add_note(folder, found.commit, msgspec.json.encode(receipt))
+    echo_err(f"corral: added to {found.commit[:12]}: git notes --ref={repository.RECEIPTS} show")
 
 
 def _write_trace(path: Path, receipt: Receipt, found: Repetition) -> None:

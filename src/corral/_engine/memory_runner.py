@@ -64,8 +64,8 @@ from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._pipelines.scheduler.scheduler import Scheduler
 from corral._pipelines.scheduler.state import State
 from corral._system import clock
+from corral._system.clock import random_hex
 from corral._system.environment import is_scripted
-from corral._system.randomness import random_hex
 from corral._workflows.program_turn import KnownStep, ProgramTurn, graph_of
 from corral._workflows.scheduler import WorkflowScheduler
 from corral.errors import ConfigError, CorralError, StorageFailed

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -53,6 +52,8 @@ from corral.events import Done, Event
 from corral.values import Json
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from corral._metering.budget import Budget
     from corral._pipelines.execution.interviewers import AskPerson
 
@@ -202,7 +203,7 @@ class NodeRunner:
     longest_hold: float | None = None
     perform: Callable[[NodeContext], Awaitable[Outcome]] = execution_attempt.attempt
     """Calls the handler."""
-    _temporary: tempfile.TemporaryDirectory[str] | None = None
+    _temporary: TemporaryDirectory[str] | None = None
 
     def close(self) -> None:
         if self._temporary is not None:
@@ -227,7 +228,7 @@ class NodeRunner:
         is_own = not handlers.is_built_in(handlers.for_node(node))
         if folder is None and not is_own:
             if self._temporary is None:
-                self._temporary = tempfile.TemporaryDirectory(prefix="corral-run-")
+                self._temporary = fs.temporary_folder("corral-run-")
             folder = RunDir(self._temporary.name)
         if folder is not None:
             visit_dir = folder.make_visit_dir(visit.id, visit.node)

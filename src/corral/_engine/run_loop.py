@@ -57,7 +57,7 @@ from corral._pipelines.scheduler.outcome import RESULT, Outcome
 from corral._pipelines.scheduler.state import State
 from corral._pipelines.templates import as_text
 from corral._system import clock
-from corral._system.randomness import fraction
+from corral._system.clock import random_fraction
 from corral._workflows.program_turn import (
     DRAWN,
     KnownStep,
@@ -230,7 +230,7 @@ def drawn(turn: ProgramTurn, known: Mapping[str, KnownStep]) -> ProgramTurn:
         if step.kind not in DRAWN
         else replace(step, value=known[step.id].value)
         if step.id in known
-        else replace(step, value=clock.now() if step.kind == "now" else fraction())
+        else replace(step, value=clock.now() if step.kind == "now" else random_fraction())
         for step in turn.steps
     ]
     return replace(turn, steps=steps)

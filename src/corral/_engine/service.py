@@ -51,8 +51,8 @@ from corral._engine.payloads import (
 from corral._pipelines.run_limits import run_limits
 from corral._pipelines.scheduler.commands import Cancelled
 from corral._system import clock, paths
+from corral._system.clock import random_hex
 from corral._system.process.tree import ProcessRegistry
-from corral._system.randomness import random_hex
 from corral.errors import ConfigError, FormatUnsupported
 from corral.values import Json, slug
 

@@ -17,7 +17,7 @@ from corral._models.catalogue import Catalogue
 from corral._models.spec import FailedResponse, Provider
 from corral._protocol.response_builder import ResponseBuilder
 from corral._protocol.sse import SseDecoder
-from corral._system import clock, randomness
+from corral._system import clock
 from corral._system.api_keys import ProviderAccess, TokenCache, with_token
 from corral._system.http.client import LARGEST_ERROR, Http, HttpResponse
 from corral.errors import ConfigError, CorralError, InvalidRequest, StreamBroken
@@ -328,7 +328,9 @@ def retry_delay(attempt: int, error: CorralError) -> float | None:
         return None
     if error.retry_after is not None:
         return error.retry_after if error.retry_after <= MAX_DELAY else None
-    return backoff_delay(attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=randomness.fraction())
+    return backoff_delay(
+        attempt, first=BASE_DELAY, longest=MAX_DELAY, jitter=clock.random_fraction()
+    )
 
 
 async def with_retries(

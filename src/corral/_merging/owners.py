@@ -98,7 +98,7 @@ def forget_older(before: float) -> None:
 
 
 def _path(root: Path, branch: str) -> Path:
-    common = os.path.realpath(repository.locate(root).common)
+    common = fs.real_path(repository.locate(root).common)
     key = f"{common}\0{branch}".encode("utf-8", "surrogateescape")
     return paths.home() / "owners" / f"{blake2b(key, digest_size=16).hexdigest()}.json"
 

@@ -41,7 +41,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 import msgspec
 
 from corral._core.durations import backoff_delay
-from corral._system import clock, randomness
+from corral._system import clock
 from corral.errors import CorralError, QuotaSpent, RateLimited
 from corral.events import Error
 
@@ -161,7 +161,7 @@ def state_of(error: CorralError, tries: int = 0) -> LimitState | None:
         return None
     is_known = until is not None
     if until is None:
-        jitter = randomness.fraction()
+        jitter = clock.random_fraction()
         until = now + backoff_delay(tries, first=FIRST_DELAY, longest=LONGEST_DELAY, jitter=jitter)
     return LimitState(until, error.message, is_known, is_spent)
 
@@ -169,7 +169,7 @@ def state_of(error: CorralError, tries: int = 0) -> LimitState | None:
 def wait_end(until: float) -> float:
     """When a wait for a limit until this time ends: a random part of it later."""
     left = max(0.0, until - clock.now())
-    return until + randomness.fraction() * min(LONGEST_JITTER, JITTER * left)
+    return until + clock.random_fraction() * min(LONGEST_JITTER, JITTER * left)
 
 
 class LimitWaits:

@@ -30,7 +30,7 @@ from corral._core.durations import backoff_delay
 from corral._core.terminal_text import one_line
 from corral._publishing import tokens
 from corral._publishing.records import Kind
-from corral._system import clock, randomness
+from corral._system import clock
 from corral._system.environment import variable, variables
 from corral._system.process.process import Process, ProcessSpec
 from corral.errors import ConfigError, CorralError
@@ -212,7 +212,7 @@ async def deliver(target: str, message: RunMessage) -> str | None:
                     attempt - 1,
                     first=FIRST_PAUSE,
                     longest=LONGEST_PAUSE,
-                    jitter=randomness.fraction(),
+                    jitter=clock.random_fraction(),
                 )
             )
         try:

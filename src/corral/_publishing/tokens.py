@@ -13,8 +13,6 @@ import binascii
 import contextlib
 import hashlib
 import hmac
-import os
-import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -22,7 +20,7 @@ import msgspec
 
 from corral._publishing import records
 from corral._publishing.records import Kind, LiveError, Problem
-from corral._system import fs, paths
+from corral._system import clock, fs, paths
 from corral.values import decode_as
 
 LIFETIME = 7 * 86400.0
@@ -46,7 +44,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, array
 
 def new_key() -> str:
     """Identifies a request for ever."""
-    return os.urandom(6).hex()
+    return clock.random_hex(6)
 
 
 def make(token: Token) -> str:
@@ -71,9 +69,9 @@ def read(text: str) -> Token:
     if not valid:
         raise _error("the token is not valid")
     token = decode_as(body, Token)
-    if token.expires < time.time():
+    if token.expires < clock.now():
         raise _error("the token has expired")
-    if _used(token).exists():
+    if fs.exists(_used(token)):
         raise _error("the token was already used", "A token answers its request once.")
     return token
 
@@ -87,7 +85,7 @@ def using(text: str) -> Generator[Token]:
     try:
         paths.make_dir(file.parent)
         _forget_expired(file.parent)
-        os.close(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        fs.create_complete(file, b"")
     except FileExistsError as error:
         raise _error("the token was already used") from error
     except OSError as error:
@@ -97,7 +95,7 @@ def using(text: str) -> Generator[Token]:
     except BaseException as error:
         if not (isinstance(error, LiveError) and error.problem.code == "answered"):
             with contextlib.suppress(OSError):
-                file.unlink()
+                fs.remove_file(file)
         raise
 
 
@@ -110,7 +108,7 @@ def _key() -> bytes:
         with contextlib.suppress(FileExistsError), fs.exclusive_lock(file.with_suffix(".lock")):
             found = fs.read_small(file, KEY_BYTES)
             if found is None or len(found) != KEY_BYTES:
-                found = os.urandom(KEY_BYTES)
+                found = bytes.fromhex(clock.random_hex(KEY_BYTES))
                 fs.write_atomically(file, found)
     return found or b""
 
@@ -121,12 +119,12 @@ def _used(token: Token) -> Path:
 
 
 def _forget_expired(folder: Path) -> None:
-    now = time.time()
-    for file in folder.iterdir():
-        expires = file.name.partition("-")[0]
+    now = clock.now()
+    for name in fs.list_names(folder):
+        expires = name.partition("-")[0]
         if expires.isdecimal() and int(expires) + 1 < now:
             with contextlib.suppress(OSError):
-                file.unlink()
+                fs.remove_file(folder / name)
 
 
 def _signature(body: bytes, key: bytes) -> bytes:

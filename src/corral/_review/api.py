@@ -42,8 +42,8 @@ from corral._sessions.credentials import check_model_key
 from corral._sessions.prepare import prepare
 from corral._sessions.store import TITLE
 from corral._system import config
+from corral._system.clock import random_hex
 from corral._system.git.scan import Rules, covers
-from corral._system.randomness import random_hex
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral.errors import ConfigError, CorralError, PromptError, from_event
 from corral.policy import Policy

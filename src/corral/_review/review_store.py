@@ -12,9 +12,9 @@ import msgspec
 from corral._core import stored_formats
 from corral._review.result import Review
 from corral._system import clock, fs, paths
+from corral._system.clock import random_hex
 from corral._system.environment import is_scripted
 from corral._system.git.scan import project_of
-from corral._system.randomness import random_hex
 from corral.errors import CorralError, StorageFailed
 from corral.values import decode_as
 

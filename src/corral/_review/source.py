@@ -20,8 +20,8 @@ import msgspec
 from corral._core.protected_paths import is_instruction, is_protected
 from corral._review import diff
 from corral._system import clock, fs, paths
+from corral._system.clock import random_hex
 from corral._system.git import command, repository, tree, worktree
-from corral._system.randomness import random_hex
 from corral.errors import ConfigError, StorageFailed
 from corral.values import path_from_printable
 

@@ -37,8 +37,7 @@ from corral._sessions.structured_output import (
 from corral._sessions.tools.tools import GivenTools, Tools
 from corral._sessions.turn import Turn
 from corral._system.clock import Stopwatch
-from corral._verification.check import Check, CheckContext
-from corral._verification.function_check import FunctionCheck, ResultFunction
+from corral._verification.check import Check, CheckContext, FunctionCheck, ResultFunction
 from corral._verification.scenarios.counts import out_of_reach
 from corral._verification.verified import Verified, complaint, score
 from corral.errors import (

@@ -11,7 +11,6 @@ Secrets are not in it: it holds what the transcripts hold, which are redacted wh
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -30,7 +29,7 @@ from corral._metering.turn_usage import (
     totals,
 )
 from corral._sessions import store
-from corral._system import paths
+from corral._system import fs, paths
 from corral.errors import StorageFailed
 from corral.events import (
     Done,
@@ -134,7 +133,7 @@ def usage(query: UsageQuery) -> list[TurnUsage]:
 def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
     """What is selected from an index that is up to date."""
     try:
-        if not paths.sessions().is_dir():
+        if not fs.is_dir(paths.sessions()):
             return []
         for is_last in (False, True):
             try:
@@ -145,7 +144,7 @@ def _read(select: Callable[[sqlite3.Connection], Iterator[T]]) -> list[T]:
                 if is_last or isinstance(error, sqlite3.OperationalError):
                     raise
                 for suffix in ("", "-wal", "-shm", "-journal"):  # damaged: build it again
-                    Path(f"{_path()}{suffix}").unlink(missing_ok=True)
+                    fs.remove_file(f"{_path()}{suffix}")
     except (OSError, sqlite3.Error) as error:
         raise StorageFailed(
             f"the index of sessions cannot be used: {_path()}: {error}",
@@ -159,7 +158,7 @@ def _path() -> Path:
 
 
 def _open() -> sqlite3.Connection:
-    os.close(os.open(_path(), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    fs.append(_path(), b"")
     db = sqlite3.connect(_path(), timeout=BUSY_SECONDS, isolation_level=None)
     try:
         # Everything can be built again: a crash may lose it, and syncing would only cost time.
@@ -189,7 +188,7 @@ def _version(db: sqlite3.Connection) -> int:
 
 def _update(db: sqlite3.Connection) -> None:
     """Bring the index up to date with the folders."""
-    on_disk = _stamps()
+    on_disk = fs.written_times(paths.sessions(), store.META)
     known: dict[str, int] = dict(db.execute("select id, stamp from sessions").fetchall())
     if on_disk == known:
         return
@@ -232,24 +231,6 @@ def _update(db: sqlite3.Connection) -> None:
         db.execute("rollback")
         raise
     db.execute("commit")
-
-
-def _stamps() -> dict[str, int]:
-    """For each session: when its metadata was last written."""
-    found: dict[str, int] = {}
-    ending = f"/{store.META}"
-    root = os.open(paths.sessions(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for name in os.listdir(root):
-            if name[0] != ".":
-                try:
-                    # Relative to the open folder: the system does not look up its path each time.
-                    found[name] = os.stat(name + ending, dir_fd=root).st_mtime_ns
-                except OSError:
-                    continue
-    finally:
-        os.close(root)
-    return found
 
 
 def _delete(db: sqlite3.Connection, name: str) -> None:

@@ -48,7 +48,7 @@ from corral._sessions import enforcement
 from corral._sessions.credentials import ChosenCredentials, choose_credentials
 from corral._sessions.prepared_run import Answers, PreparedRun, RecordingFile
 from corral._sessions.proof import find_proof
-from corral._system import config, environment, paths, programs
+from corral._system import config, environment, fs, paths, programs
 from corral._system.path_guard import PathGuard
 from corral.errors import (
     ConfigError,
@@ -108,7 +108,7 @@ def prepare(
         agent = agent.for_run(run)
     _check_supported(agent, run)
     try:
-        cwd = _existing_folder(os.getcwd() if run.cwd is None else run.cwd, "cwd")
+        cwd = _existing_folder(fs.current_folder() if run.cwd is None else run.cwd, "cwd")
     except OSError as error:
         raise ConfigError(f"the current directory does not exist: {error.strerror}") from error
     for folder in run.include_directories:
@@ -278,9 +278,9 @@ def _check_files_and_services(agent: AgentSpec, run: RunOptions, cwd: str) -> No
 def _check_prompt_files(run: RunOptions, cwd: str) -> None:
     for path in (*run.images, *run.audio, *run.attachments):
         full = os.path.join(cwd, path)
-        if not os.path.isfile(full):
+        if not fs.is_file(full):
             raise ConfigError(f"a file for the prompt does not exist: {full}")
-        if os.path.getsize(full) > LARGEST_FILE:
+        if fs.status(full).st_size > LARGEST_FILE:
             raise ConfigError(f"a file for the prompt is over {LARGEST_FILE:,} bytes: {full}")
 
 
@@ -352,7 +352,7 @@ def _limit_waits(run: RunOptions) -> LimitWaits | None:
 @functools.cache
 def _finish_checks_left_behind() -> None:
     """Once per process: look at what the agents of a killed corral did to repositories."""
-    if paths.git_checks().is_dir():
+    if fs.is_dir(paths.git_checks()):
         from corral._system.sandbox.repository_guard import finish_left_behind
 
         for notice in finish_left_behind():
@@ -398,26 +398,26 @@ def _existing_folder(path: str, what: str) -> str:
     except UnicodeEncodeError as error:
         raise ConfigError(f"{what} is not UTF-8: {path!r}") from error
     full = os.path.abspath(os.path.expanduser(path))
-    if not os.path.exists(full):
+    if not fs.exists(full):
         raise ConfigError(f"{what} does not exist: {full}", hint="Name a folder that exists.")
-    if not os.path.isdir(full):
+    if not fs.is_dir(full):
         raise ConfigError(f"{what} is not a folder: {full}")
-    if not os.access(full, os.R_OK | os.X_OK):
+    if not fs.may_enter(full):
         raise ConfigError(f"{what} cannot be read: {full}")
-    return os.path.realpath(full)
+    return fs.real_path(full)
 
 
 def _in_home(names: tuple[str, ...]) -> tuple[str, ...]:
     home = paths.user_home()
-    return tuple(name for name in names if (home / name).exists())
+    return tuple(name for name in names if fs.exists(home / name))
 
 
 def _user_settings(agent: AgentSpec) -> dict[str, Json]:
     path = paths.user_home() / (agent.user_settings or "")
-    if agent.user_settings is None or not path.is_file():
+    if agent.user_settings is None or not fs.is_file(path):
         return {}
     try:
-        return decode_json(path.read_bytes(), dict[str, Json])
+        return decode_json(fs.read_bytes(path), dict[str, Json])
     except (OSError, msgspec.MsgspecError) as error:
         raise ConfigError(
             f"inherit='user': {path} cannot be read: {error}",
@@ -443,9 +443,9 @@ def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
 def _project_files(agent: AgentSpec, cwd: Path) -> tuple[str, ...]:
     """Files of the repository that the agent would obey. The user's home is not a repository: its
     settings folder counts only if it is the working directory itself."""
-    files = [cwd / name for name in agent.project_files if (cwd / name).exists()]
+    files = [cwd / name for name in agent.project_files if fs.exists(cwd / name)]
     for folder in (cwd, *cwd.parents):
-        files += [folder / name for name in agent.parent_files if (folder / name).exists()]
+        files += [folder / name for name in agent.parent_files if fs.exists(folder / name)]
     return tuple(str(path) for path in dict.fromkeys(files))
 
 

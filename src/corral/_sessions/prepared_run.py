@@ -9,7 +9,7 @@ import asyncio
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -27,9 +27,9 @@ from corral._core.protected_paths import Links
 from corral._protocol.ndjson import TurnEnd
 from corral._sessions.proof import ProgramProof
 from corral._system import environment, fs, programs
+from corral._system.clock import random_hex
 from corral._system.path_guard import PathGuard
 from corral._system.process.process import Exit
-from corral._system.randomness import random_hex
 from corral._system.threads import in_own_thread
 from corral.errors import (
     AuthenticationFailed,
@@ -45,10 +45,10 @@ from corral.values import Json, McpServer
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._metering.rate_limits import LimitWaits
-    from corral._sessions.editor_files import EditorFiles
     from corral._sessions.tools.hooks import ToolCallHook
     from corral._system.sandbox.sandbox import Support
     from corral._verification.check import Check
+
 
 Answers: TypeAlias = Literal["nothing", "questions", "permissions", "all"]
 """What a person can be asked: ``all`` is permissions and questions."""
@@ -275,3 +275,39 @@ def resolve_prompt(prepared: PreparedRun, prompt: str | Prompt[Any] | None) -> s
     except OSError as error:
         raise PromptError(f"the prompt file cannot be read: {full}: {error.strerror}") from error
     return check_prompt(text, limit)
+
+
+class EditorError(Exception):
+    """The editor did not do what it was asked; the text says why."""
+
+    def __init__(self, why: str, *, is_missing: bool = False) -> None:
+        super().__init__(why)
+        self.is_missing = is_missing
+        """It has no such file."""
+
+
+class EditorTimeout(EditorError):
+    """It did not answer in time. Whether it has written a file is not known."""
+
+
+class EditorFiles(Protocol):
+    """The files of one session that an editor reads and writes (``corral acp``): it has text that
+    is not saved yet. What an agent may read or write is decided before the editor is asked, with
+    all links resolved: the paths are real paths. The methods raise ``EditorError`` and end in
+    bounded time."""
+
+    def reads(self, path: str) -> bool:
+        """Whether this file is read through the editor."""
+        ...
+
+    def writes(self, path: str) -> bool:
+        """Whether this file is written through the editor."""
+        ...
+
+    async def read(self, path: str, line: int | None = None, limit: int | None = None) -> str:
+        """The text of a file, or ``limit`` lines of it from ``line`` (counted from 1)."""
+        ...
+
+    async def write(self, path: str, content: str) -> None:
+        """Replace the text of a file, or create the file."""
+        ...

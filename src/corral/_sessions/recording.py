@@ -25,6 +25,7 @@ from corral._system import environment, fs, paths
 from corral._system.cassette import format
 from corral._system.cassette.format import Head, Writer
 from corral._system.cassette.replay import DIFFERS, SECRETS, SIGN
+from corral._system.clock import random_hex
 from corral._system.environment import (
     Environment,
     SecretRedactor,
@@ -34,7 +35,6 @@ from corral._system.environment import (
 )
 from corral._system.process.process import ProcessSpec
 from corral._system.programs import FoundProgram
-from corral._system.randomness import random_hex
 from corral.errors import ConfigError, CorralError, ReplayMismatch, StorageFailed
 from corral.options import RunOptions
 

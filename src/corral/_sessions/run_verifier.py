@@ -16,7 +16,7 @@ from corral._sessions.sandbox import command_sandbox
 from corral._system import fs, paths
 from corral._system.environment import redactor_of
 from corral._system.paths import is_inside
-from corral._verification.judge_spending import judging_of
+from corral._verification.check import judging_of
 from corral._verification.verification import CheckSetting, Verification, VerifyOptions
 from corral.errors import CorralError
 from corral.events import Done

@@ -44,10 +44,9 @@ from corral.values import AgentSession
 if TYPE_CHECKING:
     from corral._metering.budget import Budget
     from corral._sessions.acp.connection import ConnectionSource
-    from corral._sessions.editor_files import EditorFiles
     from corral._sessions.limit_waits import LimitMachine
     from corral._sessions.permissions import Asker, Granted
-    from corral._sessions.prepared_run import Answers
+    from corral._sessions.prepared_run import Answers, EditorFiles
     from corral._sessions.run_verifier import RunVerifier
     from corral._sessions.structured_output import TypedAnswer
     from corral._sessions.tools.hooks import Before

@@ -1,4 +1,4 @@
-"""Read the clock, and the times in texts of agents.
+"""What differs each time: the clock and random values; and the times in texts of agents.
 
 ``find_reset`` finds when a limit ends, in the text in which an agent reports it. Known forms:
 ``resets 3pm (Europe/Berlin)``, ``resets Oct 9 at 5pm``, ``try again at 3:05 PM``,
@@ -8,7 +8,10 @@ seconds since 1970 after ``limit reached|``. A time without a zone is local time
 
 from __future__ import annotations
 
+import os
+import random
 import re
+import secrets
 import time
 
 
@@ -60,6 +63,21 @@ class Stopwatch:
     @property
     def seconds(self) -> float:
         return time.monotonic() - self._started
+
+
+def random_hex(size: int) -> str:
+    """``size`` random bytes, as twice as many hexadecimal digits."""
+    return os.urandom(size).hex()
+
+
+def new_secret() -> str:
+    """For a URL or a header."""
+    return secrets.token_urlsafe(32)
+
+
+def random_fraction() -> float:
+    """From 0 to below 1: for pauses that must not be the same for all."""
+    return random.random()
 
 
 # Kept as text: re compiles them when first needed.

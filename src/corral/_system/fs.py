@@ -24,7 +24,10 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
 
 AnyPath = str | bytes | os.PathLike[str]
 
@@ -107,9 +110,42 @@ def temporary_file(in_memory: int = 0) -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(in_memory) if in_memory else tempfile.TemporaryFile()
 
 
+def temporary_folder(prefix: str) -> TemporaryDirectory[str]:
+    """A folder that is removed at the end of its block, or by ``cleanup``."""
+    import tempfile
+
+    return tempfile.TemporaryDirectory(prefix=prefix)
+
+
+def current_folder() -> str:
+    """The working directory of this process. Raises ``OSError`` if it is gone."""
+    return os.getcwd()
+
+
+def may_enter(folder: AnyPath) -> bool:
+    """Whether the names in a folder can be read, and what is there."""
+    return os.access(folder, os.R_OK | os.X_OK)
+
+
 def list_names(folder: str | os.PathLike[str]) -> list[str]:
     """The names of all that is in a folder, in no order."""
     return os.listdir(folder)
+
+
+def written_times(folder: AnyPath, name: str) -> dict[str, int]:
+    """When the file ``name`` in each folder of this folder was last written, in nanoseconds. Hidden
+    folders, and those without the file, are left out."""
+    times: dict[str, int] = {}
+    root = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for below in os.listdir(root):
+            if below[0] != ".":
+                # Relative to the open folder: the system does not look up its path each time.
+                with suppress(OSError):
+                    times[below] = os.stat(f"{below}/{name}", dir_fd=root).st_mtime_ns
+    finally:
+        os.close(root)
+    return times
 
 
 def remove_file(path: AnyPath) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from corral._system import clock
+from corral._system.clock import random_hex
 from corral._system.environment import SecretRedactor, named_secrets, variables
-from corral._system.randomness import random_hex
 from corral._telemetry import spans, trace_context
 from corral._telemetry.sender import sender_for, with_content
 from corral._telemetry.spans import Span, Value

@@ -22,13 +22,12 @@ from corral._core.terminal_text import one_line
 from corral._system import fs, paths
 from corral._system.environment import is_secret, variables
 from corral._system.git import repository, scan
-from corral._system.git.notes import commit_with, written_lines
+from corral._system.git.repository import commit_with, written_lines
 from corral._system.git.scan import TooManyFiles
 from corral._system.sandbox.sandbox import Sandbox
 from corral._system.threads import in_thread
-from corral._verification.check import Check
+from corral._verification.check import Check, FilesCheck
 from corral._verification.command_check import CommandCheck
-from corral._verification.file_check import FilesCheck
 from corral._verification.receipt_file import StoredReceipt
 from corral._verification.run_trees import RepeatedTrees, RunTrees, WorkTrees
 from corral._verification.verification import (

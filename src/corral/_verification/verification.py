@@ -37,11 +37,15 @@ from corral._system.git import command
 from corral._system.git.scan import TooManyFiles
 from corral._system.sandbox.sandbox import Sandbox
 from corral._system.threads import in_thread
-from corral._verification.check import Check, CheckContext
+from corral._verification.check import (
+    Check,
+    CheckContext,
+    FilesCheck,
+    FunctionCheck,
+    ResultFunction,
+)
 from corral._verification.clean_tree import CleanTree
 from corral._verification.command_check import CommandCheck, command_succeeds
-from corral._verification.file_check import FilesCheck
-from corral._verification.function_check import FunctionCheck, ResultFunction
 from corral._verification.run_trees import RunTrees, TreeChoice, WorkTrees, receipt_files
 from corral.errors import ConfigError, CorralError
 from corral.events import FileKind

@@ -30,7 +30,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from corral._system.randomness import new_secret
+from corral._system.clock import new_secret
 from corral._view.records import ErrorBody, ErrorDetail
 
 API = "/api/"

@@ -12,10 +12,8 @@ import asyncio
 import base64
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator
 from hashlib import sha256
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
@@ -27,7 +25,7 @@ from corral._pipelines.execution import run_dir
 from corral._runs.log_windows import LogFile
 from corral._runs.stored_run import LogReader, StoredRun, copy_log, visit_folder
 from corral._sessions import store
-from corral._system import paths
+from corral._system import fs, paths
 from corral._view import diffs, log_pages, pipeline_view
 from corral._view.live_runs import LiveRuns
 from corral._view.records import PipelineEvents
@@ -59,7 +57,7 @@ def write(run: StoredRun, out: Write, *, full: bool = False, db: str | None = No
         raise ConfigError(
             "--format html needs the page of corral view", hint="pip install 'corral[view]'."
         )
-    with tempfile.TemporaryDirectory(prefix="corral-export-") as folder:
+    with fs.temporary_folder("corral-export-") as folder:
         maker = _Answers(run, Path(folder), full=full)
         is_pipeline = run.kind == "pipeline"
         answers = maker.of_pipeline(db) if is_pipeline else maker.of_session()
@@ -151,7 +149,7 @@ class _Answers:
         yield f"{base}/events?after=0", PipelineEvents(events=steps, next=last)
         for visit in dict.fromkeys(each.visit for each in steps if each.visit is not None):
             source = visit_folder(run.folder, visit) / run_dir.EVENTS
-            if source.is_file():
+            if fs.is_file(source):
                 log = self._copy(source, f"{run_dir.file_name(visit)}.ndjson")
                 yield from self._pages(log, f"{base}/visits/{_part(visit)}/items")
 
@@ -160,7 +158,7 @@ class _Answers:
         limit = EVERYTHING if self._full else MAX_LOG
         with target.open("wb") as file:
             self._left_out += copy_log(source, file.write, self._reader, limit)
-        if source.exists():  # when the run wrote last
+        if fs.exists(source):  # when the run wrote last
             modified = source.stat().st_mtime
             os.utime(target, (modified, modified))
         return target
@@ -202,10 +200,10 @@ class _Answers:
 
 def _page() -> tuple[bytes, bytes]:
     """The page before and after its data."""
-    static = files("corral._view") / "static"
+    static = Path(__file__).parent / "static"
 
     def read(name: str) -> str:
-        return (static / name).read_text("utf-8")
+        return fs.read_text(static / name)
 
     script, style = joined_modules(read), read("style.css")
     policy = (

@@ -24,7 +24,6 @@ sample is scored as it is.
 from __future__ import annotations
 
 import asyncio
-import tempfile
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Unpack
@@ -58,7 +57,7 @@ from corral._core.steps import ModelStep, StepTracker
 from corral._pipelines.nodes.compare_attempt import MISSING
 from corral._sessions.session import Session
 from corral._sessions.turn import Turn
-from corral._system import config
+from corral._system import config, fs
 from corral.errors import ConfigError, from_event
 from corral.events import Done, Event, Init
 from corral.run_kwargs import RunKwargs
@@ -143,7 +142,7 @@ async def _folder(options: RunKwargs) -> AsyncGenerator[str]:
     if (given := options.get("cwd")) is not None:
         yield str(given)
         return
-    with tempfile.TemporaryDirectory(prefix="corral-") as folder:
+    with fs.temporary_folder("corral-") as folder:
         yield folder
 
 

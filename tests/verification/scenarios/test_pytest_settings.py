@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from corral._verification.scenarios.pytest_settings import PytestSettings, find_settings
+from corral._verification.scenarios.run_scenarios import PytestSettings, find_settings
 
 INI = "[pytest]\npythonpath = src 'a b'\n"
 TOML = '[tool.pytest.ini_options]\npythonpath = ["src", "a b"]\n'

@@ -39,7 +39,7 @@ from corral._builtin.tools.files import (
 )
 from corral._builtin.tools.tool import count_lines
 from corral._builtin.tools.workspace import ToolError, Workspace
-from corral._sessions.editor_files import EditorError, EditorFiles, EditorTimeout
+from corral._sessions.prepared_run import EditorError, EditorFiles, EditorTimeout
 
 
 class OutcomeUnknown(ToolError):

@@ -25,7 +25,7 @@ from corral._system.environment import QUIET, for_commands
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral._sessions.editor_files import EditorFiles
+    from corral._sessions.prepared_run import EditorFiles
     from corral._system.sandbox.sandbox import Sandbox
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

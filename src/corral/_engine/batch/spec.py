@@ -26,8 +26,8 @@ from corral._pipelines.run_limits import run_limits, take_limits
 from corral._protocol.schema import Schema
 from corral._sessions.tools.hooks import Before
 from corral._system import config, fs, paths
+from corral._system.clock import random_hex
 from corral._system.git.worktree import repository_root
-from corral._system.randomness import random_hex
 from corral.errors import ConfigError, CorralError
 from corral.run_kwargs import RunKwargs
 from corral.values import slug

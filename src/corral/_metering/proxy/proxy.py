@@ -70,8 +70,8 @@ from corral._metering.proxy.open_calls import (
 )
 from corral._metering.proxy.upstream import ResponseFailed, Upstream, searched_keys
 from corral._models.spec import Provider
+from corral._system.clock import random_hex
 from corral._system.http.request import parse_url
-from corral._system.randomness import random_hex
 from corral.errors import CorralError
 from corral.values import JsonObject
 

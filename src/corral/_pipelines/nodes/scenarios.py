@@ -27,9 +27,8 @@ from corral._pipelines.execution.node_options import budget_of, scenario_check, 
 from corral._pipelines.scheduler.outcome import Outcome, failed
 from corral._system import clock, fs, paths
 from corral._system.threads import in_thread
-from corral._verification.check import CheckContext
+from corral._verification.check import JUDGE, CheckContext, ModelSpending
 from corral._verification.clean_tree import CleanTree
-from corral._verification.judge_spending import JUDGE, ModelSpending
 from corral._verification.run_trees import RunTrees, TreeChoice
 from corral._verification.scenarios.scenario_check import ScenarioCheck
 from corral.errors import ConfigError, StorageFailed

@@ -11,7 +11,7 @@ import msgspec
 from corral._protocol.acp.frames import ReadFileParams, ReadFileReply, WriteFileParams
 from corral._protocol.jsonrpc import RESOURCE_NOT_FOUND
 from corral._serving.acp.editor_client import ClientError, EditorClient
-from corral._sessions.editor_files import EditorError, EditorTimeout
+from corral._sessions.prepared_run import EditorError, EditorTimeout
 from corral._system import fs
 from corral._system.paths import is_inside
 from corral.values import Json, convert_to
@@ -24,7 +24,7 @@ FILE_TIMEOUT = 30.0
 
 
 class ClientFiles:
-    """See ``corral._sessions.editor_files``. Files outside of the session's folder belong to no
+    """See ``corral._sessions.prepared_run``. Files outside of the session's folder belong to no
     project of the client, which would refuse them."""
 
     def __init__(self, client: EditorClient) -> None:

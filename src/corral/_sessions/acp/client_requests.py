@@ -27,7 +27,6 @@ from corral._protocol.acp.client import (
 )
 from corral._protocol.common_events import named_paths
 from corral._protocol.ndjson import RawEvent
-from corral._sessions.editor_files import EditorError, EditorFiles
 from corral._sessions.permissions import (
     Asker,
     PermissionAnswer,
@@ -35,6 +34,7 @@ from corral._sessions.permissions import (
     PermissionQuestions,
     broker_of,
 )
+from corral._sessions.prepared_run import EditorError, EditorFiles
 from corral._system import fs
 from corral._system.path_guard import Access, PathGuard, PathRefused, open_beneath
 from corral.events import (

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from corral import errors
+from corral._agents.spec import AcpTransport
 from corral._protocol.acp.client import SessionInfo, read_session, read_session_list
 from corral._protocol.acp.frames import (
     AudioBlock,
@@ -26,13 +27,12 @@ from corral._protocol.acp.frames import (
 )
 from corral._protocol.ndjson import RawEvent
 from corral._sessions.acp.connection import AcpConnection, AcpSession, ConnectionSource
-from corral._sessions.acp.conversation_tail import ConversationTail
 from corral._sessions.backends.base import Backend, Fail, unclean_exit
 from corral._sessions.event_normalizer import EventNormalizer
 from corral._sessions.permissions import Asker
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.sinks import warning
-from corral._sessions.store import SessionRecord, make_loadable, no_conversation
+from corral._sessions.store import SessionRecord, conversation_files, make_loadable, no_conversation
 from corral._system import fs
 from corral._system.media import media_type_of
 from corral._system.process.process import Exit
@@ -506,3 +506,32 @@ async def load_session(
         )
     session.inbox.clear()
     return session, read_session(settled.result, session_id)
+
+
+MOST_BYTES = 16 * 1024**2
+"""Read from one file: the files are the agent's."""
+
+
+class ConversationTail:
+    """The end of the files, from what was there when this was made. Blocking."""
+
+    def __init__(self, transport: AcpTransport, home: Path, session: str) -> None:
+        self._transport, self._home, self._session = transport, home, session
+        self._sizes: dict[str, int] = {}
+        for file in self._files():
+            with contextlib.suppress(OSError):
+                self._sizes[file.name] = fs.status(file).st_size
+
+    def read(self) -> bytes:
+        """The complete lines since the last call. What cannot be read is left out."""
+        lines = b""
+        for file in self._files():
+            start = self._sizes.get(file.name, 0)
+            data = fs.read_from(file, start, MOST_BYTES)
+            complete = data[: data.rfind(b"\n") + 1]
+            self._sizes[file.name] = start + len(complete)
+            lines += complete
+        return lines
+
+    def _files(self) -> list[Path]:
+        return conversation_files(self._transport, self._home, self._session)

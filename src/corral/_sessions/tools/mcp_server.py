@@ -30,9 +30,9 @@ from corral._core.nesting import decode_json
 from corral._sessions.prepared_run import PreparedRun
 from corral._sessions.tools.hooks import HookAnswer
 from corral._sessions.tools.tools import Tool, Tools
+from corral._system.clock import new_secret
 from corral._system.http import asgi_server
 from corral._system.http.asgi_server import Message, Receive, Send, has_token, read_body, refuse
-from corral._system.randomness import new_secret
 from corral._system.threads import in_own_thread
 from corral.errors import ConfigError, NotInstalled
 from corral.policy import Policy

@@ -43,9 +43,8 @@ from corral._sessions.tools.hooks import (
     inner_function,
     maybe_await,
 )
-from corral._system.clock import Stopwatch
+from corral._system.clock import Stopwatch, random_hex
 from corral._system.media import load_media
-from corral._system.randomness import random_hex
 from corral.errors import ConfigError, MediaInvalid, SchemaInvalid
 from corral.events import Event, ToolResult, ToolUse
 from corral.messages import Image, Message

@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from corral._core.intervals import wilson
-from corral._verification.judge_spending import ModelSpending
+from corral._verification.check import ModelSpending
 from corral._verification.scenarios.scenario_folder import Scenario
 from corral.receipt import Evidence, Outcome
 from corral.values import JsonObject

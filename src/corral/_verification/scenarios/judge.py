@@ -22,9 +22,8 @@ from corral._metering.budget import Budget
 from corral._metering.budget_gate import BudgetGate
 from corral._models import registry
 from corral._system import api_keys, fs
-from corral._system.randomness import random_hex
-from corral._verification.check import CheckContext
-from corral._verification.judge_spending import ModelSpending
+from corral._system.clock import random_hex
+from corral._verification.check import CheckContext, ModelSpending
 from corral._verification.scenarios.counts import ScenarioResult
 from corral._verification.scenarios.scenario_folder import Scenario
 from corral.errors import ConfigError, CorralError

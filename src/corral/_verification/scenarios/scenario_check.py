@@ -1,30 +1,34 @@
 """Held-out scenarios as a source of evidence for ``verify``.
 
 What leaves this module by evidence is what ``counts`` knows. Names, texts and output are in the
-report for the user only (``scenario_report``).
+report for the user only: a file in corral's home, which no sandbox shows, readable by its owner
+only, with one line of JSON for each time that the scenarios of a run were run. No receipt, event or
+log names it or repeats what is in it.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from corral._models.registry import EXAMPLE
+from corral._system import clock, fs, paths
+from corral._system.clock import random_hex
 from corral._system.threads import in_thread
-from corral._verification.check import CheckContext
-from corral._verification.judge_spending import JUDGE
-from corral._verification.scenarios import scenario_report
-from corral._verification.scenarios.counts import count, spending
+from corral._verification.check import JUDGE, CheckContext
+from corral._verification.scenarios.counts import ScenarioCounts, ScenarioResult, count, spending
 from corral._verification.scenarios.judge import Judge, check_model
 from corral._verification.scenarios.run_scenarios import run_scenarios
 from corral._verification.scenarios.scenario_folder import (
     ScenarioFolder,
     read_folder,
 )
-from corral.errors import ConfigError
+from corral.errors import ConfigError, StorageFailed
 from corral.receipt import CheckKind, Evidence
-from corral.values import JsonObject
+from corral.values import Json, JsonObject, slug
 
 NAME = "held-out scenarios"
 THRESHOLD = 0.9
@@ -83,9 +87,9 @@ class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
         try:
             results = await run_scenarios(self.source, context, judge)
             counts = count(results, self.threshold)
-            await in_thread(scenario_report.store_report, run_id, self.source, results, counts)
+            await in_thread(store_report, run_id, self.source, results, counts)
         except Exception as error:  # whatever it is, its message may have names and contents
-            await in_thread(scenario_report.store_problem, run_id, self.source, error)
+            await in_thread(store_problem, run_id, self.source, error)
             return _missing("the scenarios could not be run; the report for the user says why")
         details: JsonObject = {"digest": self.source.digest, **counts.as_details()}
         if (spent := spending(results)) is not None:
@@ -133,3 +137,43 @@ def scenarios(
             hint=f"Give judge={EXAMPLE!r} (--judge), or another model.",
         )
     return ScenarioCheck(source=source, threshold=float(threshold), judge=judge or "")
+
+
+def report_file(run_id: str) -> Path:
+    """Where the report of a run is, if its scenarios were run."""
+    name = slug(run_id, limit=80, allowed="_", default="run")
+    return paths.home() / "scenarios" / f"{name}.jsonl"
+
+
+def store_report(
+    run_id: str, folder: ScenarioFolder, results: Sequence[ScenarioResult], counts: ScenarioCounts
+) -> None:
+    """Add a line to the report of a run. Raises ``StorageFailed``. Blocks."""
+    scenarios: list[Json] = [
+        {
+            "name": result.scenario.name,
+            "class": result.scenario.class_name,
+            "kind": result.scenario.kind,
+            "outcome": result.outcome,
+            "reason": result.reason,
+            "seconds": result.seconds,
+            "output": result.output,
+        }
+        for result in results
+    ]
+    _add_line(run_id, folder, {"counts": msgspec.to_builtins(counts), "scenarios": scenarios})
+
+
+def store_problem(run_id: str, folder: ScenarioFolder, error: Exception) -> None:
+    """As ``store_report``, if the scenarios could not be run."""
+    _add_line(run_id, folder, {"problem": f"{type(error).__name__}: {error}"})
+
+
+def _add_line(run_id: str, folder: ScenarioFolder, facts: JsonObject) -> None:
+    path = report_file(run_id or f"check-{random_hex(6)}")
+    head: JsonObject = {"time": clock.now(), "folder": folder.path, "digest": folder.digest}
+    try:
+        paths.make_dir(path.parent)
+        fs.append(path, msgspec.json.encode({**head, **facts}) + b"\n")
+    except OSError as error:
+        raise StorageFailed(f"the report {path} cannot be written: {error}") from error
