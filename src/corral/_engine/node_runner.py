@@ -52,8 +52,6 @@ from corral.events import Done, Event
 from corral.values import Json
 
 if TYPE_CHECKING:
-    from tempfile import TemporaryDirectory
-
     from corral._metering.budget import Budget
     from corral._pipelines.execution.interviewers import AskPerson
 
@@ -203,7 +201,7 @@ class NodeRunner:
     longest_hold: float | None = None
     perform: Callable[[NodeContext], Awaitable[Outcome]] = execution_attempt.attempt
     """Calls the handler."""
-    _temporary: TemporaryDirectory[str] | None = None
+    _temporary: fs.TemporaryFolder | None = None
 
     def close(self) -> None:
         if self._temporary is not None:

@@ -30,7 +30,6 @@ from corral._engine.run_options import (
     workspace_path,
 )
 from corral._engine.run_result import PipelineResult, result_from_output
-from corral._engine.worker import executor
 from corral._engine.workspace import artifacts as workspace_artifacts
 from corral._pipelines import loader, node_kinds, simulation
 from corral._pipelines.execution.handlers import NodeResources
@@ -39,6 +38,7 @@ from corral._pipelines.execution.simulated_nodes import interviewer_of
 from corral._pipelines.graph import Graph
 from corral._pipelines.run_limits import take_limits, with_limits
 from corral._pipelines.scheduler.merge import needs_repository
+from corral._publishing import published
 from corral._system import config, fs, paths
 from corral._workflows.program_turn import StoredProgram
 from corral.errors import ConfigError
@@ -190,7 +190,7 @@ async def execute(
             program=await _memory_program(request, name),
         )
         async with resources:
-            with executor.published(
+            with published(
                 "pipeline",
                 name,
                 title=graph.goal or graph.name,

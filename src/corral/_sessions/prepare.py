@@ -89,8 +89,16 @@ def prepare(
     the names of the caller's own functions that the agent is given. ``on_tool_call`` decides about
     each tool call of the agent. ``budget`` is the caller's, of which the run's own limits are a
     part.
+
+    The order is safety. ``run`` and ``agent`` are replaced on the way, so that no later step can
+    see what an earlier one has corrected: what the policy means (4) is decided when everything that
+    it depends on is known (1 to 3), and no key is looked up (5) before it can be enforced.
     """
+    # Before anything trusts a repository: a killed corral may have left one that starts programs.
     _finish_checks_left_behind()
+    # 1. What was asked for. ``run`` is replaced with the values of variables, as the servers are
+    # started with them, and with the model's name as this agent writes it; the record of the agent
+    # with that for this model. Everything after depends on both.
     agent, model = config.find_agent(name), registry.full_name(name)
     if registry.names_a_model(model):
         other = options.get("model")
@@ -107,6 +115,7 @@ def prepare(
     if agent.for_run is not None:
         agent = agent.for_run(run)
     _check_supported(agent, run)
+    # 2. Where. ``cwd`` is a real path from here on: a link that is exchanged later has no effect.
     try:
         cwd = _existing_folder(fs.current_folder() if run.cwd is None else run.cwd, "cwd")
     except OSError as error:
@@ -115,6 +124,8 @@ def prepare(
         _existing_folder(os.path.join(cwd, folder), "include_directories")
     for folder in run.policy.writable:
         _existing_folder(os.path.join(cwd, folder), "the policy's writable folder")
+    # 3. What decides beside the policy. These fields change how it is compiled: what it would ask
+    # about is denied if there is no one to ask, and folders with held-out scenarios are hidden.
     can_ask = has_asker in (True, "permissions", "all") or run.is_answered_remotely
     mode = run.permission_mode
     run = msgspec.structs.replace(
@@ -125,13 +136,19 @@ def prepare(
         hooked=on_tool_call is not None,
     )
     checks, run = _with_checks(run)
+    # 4. What the policy means, and what enforces it: the agent, or a sandbox. The run is replaced
+    # with the one that was decided about, whose policy has the form that this agent can enforce:
+    # from here on no other one may be started.
     decision = enforcement.decide(agent, run, cwd)
     enforcement.check(agent, decision)
     run = decision.run
     _check_files_and_services(agent, run, cwd)
-    found = _find_on_machine(agent, run)
-    agent, chosen, route = found.agent, found.chosen, found.route
-    proof = find_proof(agent, run, found.program)
+    # 5. What this machine has. In a replay the agent is replaced with the player of the recording.
+    machine = _find_on_machine(agent, run)
+    agent, chosen, route = machine.agent, machine.chosen, machine.route
+    # A probe may have found that this program does not keep to a rule: then the policy is compiled
+    # again without what the program cannot do, and must still be enforceable.
+    proof = find_proof(agent, run, machine.program)
     if proof.failed:
         decision = enforcement.decide_again(agent, decision, proof.failed, cwd)
         enforcement.check(agent, decision)
@@ -143,12 +160,13 @@ def prepare(
         run.policy.writable,
         protects=not run.policy.is_unlimited,
     )
+    # Last: the shorter the time between this check and the start, the less can be exchanged.
     _check_folders(run, guard)
     return PreparedRun(
         agent=agent,
         run=run,
         cwd=cwd,
-        program=found.program,
+        program=machine.program,
         proof=proof,
         environment=chosen.environment,
         auth=chosen.kind,

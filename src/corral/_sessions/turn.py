@@ -332,6 +332,8 @@ class Turn(Generic[T_co]):
 
     def _warn_of_policy(self) -> None:
         """What nothing enforces is accepted without ``strict``, but not silently."""
+        if self._prepared.run.strict:
+            return  # it was refused
         agent, rows = self._prepared.agent, self._prepared.compiled.unenforced
         if rows and "person" not in agent.capabilities:
             parts = ", ".join(part for row in rows for part in row.unenforced)

@@ -24,12 +24,13 @@ import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO
+from typing import IO, TYPE_CHECKING, BinaryIO, TypeAlias
 
 if TYPE_CHECKING:
     from tempfile import TemporaryDirectory
 
 AnyPath = str | bytes | os.PathLike[str]
+TemporaryFolder: TypeAlias = "TemporaryDirectory[str]"
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FOLDER = _FLAGS | os.O_DIRECTORY
@@ -110,7 +111,7 @@ def temporary_file(in_memory: int = 0) -> IO[bytes]:
     return tempfile.SpooledTemporaryFile(in_memory) if in_memory else tempfile.TemporaryFile()
 
 
-def temporary_folder(prefix: str) -> TemporaryDirectory[str]:
+def temporary_folder(prefix: str) -> TemporaryFolder:
     """A folder that is removed at the end of its block, or by ``cleanup``."""
     import tempfile
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from corral._agents.spec import AcpTransport
-from corral._sessions.acp.conversation_tail import ConversationTail
+from corral._sessions.backends.acp import ConversationTail
 
 
 def test_each_complete_line_is_read_once(tmp_path: Path) -> None:

@@ -52,9 +52,9 @@ from corral._engine.batch.task_scheduler import is_left
 from corral._engine.batch.tasks import TaskInput
 from corral._engine.dbos.database import Database, require
 from corral._engine.memory_runner import MemoryRun
-from corral._engine.worker import executor
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._protocol.schema import Schema
+from corral._publishing import published
 from corral._system.clock import Stopwatch
 from corral._system.threads import short_traceback_async, sync_twin
 from corral.errors import ConfigError
@@ -287,7 +287,7 @@ class Batch(Generic[T_co]):
             db = None if target is None else target.shown
             cwd = str(spec.workspace)
             title = self._prompt
-            with executor.published("batch", spec.name, title=title, cwd=cwd, db=db, budget=own):
+            with published("batch", spec.name, title=title, cwd=cwd, db=db, budget=own):
                 self._spans = await stack.enter_async_context(batch_spans(spec))
                 await self._run(spec, state, out)
             if target is not None:

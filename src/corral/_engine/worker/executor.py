@@ -23,13 +23,11 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
-from msgspec.structs import replace
 
 from corral._agents.registry import DEFAULT_AGENT
-from corral._core.display import shorten
 from corral._engine.dbos import adapter, leases, private_calls
 from corral._engine.dbos.client import (
     QueueLimit,
@@ -46,11 +44,10 @@ from corral._system.process.tree import ProcessRegistry
 from corral.errors import ConfigError, CorralError, StorageFailed
 from corral.policy import Policy
 from corral.run_kwargs import RunKwargs
-from corral.values import PUBLISH_AFTER, JsonObject, convert_to, is_object, slug
+from corral.values import JsonObject, convert_to, is_object, slug
 
 if TYPE_CHECKING:
-    from corral._core.spending import Raise
-    from corral._metering.budget import Budget
+    pass
 
 T = TypeVar("T")
 
@@ -80,64 +77,6 @@ def watched(on_failure: Callable[[Database, CorralError], None]) -> Generator[No
         yield
     finally:
         _watchers.remove(on_failure)
-
-
-@contextlib.contextmanager
-def published(
-    kind: Literal["pipeline", "batch"],
-    name: str,
-    *,
-    title: str = "",
-    cwd: str = "",
-    db: str | None = None,
-    folder: str = "",
-    cancel: Callable[[], None] | None = None,
-    budget: Raisable | None = None,
-) -> Generator[None]:
-    """Within the block other processes can see the run, from ``PUBLISH_AFTER`` seconds on: a short
-    one costs nothing. ``cancel`` is called in this event loop; without it, the run is cancelled
-    through its database, and its budget is raised there."""
-    loop = asyncio.get_running_loop()
-    at_end = contextlib.ExitStack()
-
-    def publish() -> None:
-        from corral._publishing.link import watch_budget, with_budget
-        from corral._publishing.publisher import RunControls, current
-        from corral._publishing.records import LiveRun
-
-        command = "pipeline cancel" if kind == "pipeline" else "batches cancel"
-        hint = f"corral {command} {name}" if db is not None else "End its process."
-        run = LiveRun(kind=kind, id=name, title=shorten(title), cwd=cwd, db=db, folder=folder)
-        run = replace(run, since=time.time())
-        controls = RunControls(
-            loop=loop,
-            cancel=cancel,
-            add_budget=None if budget is None else budget.add_budget,
-            cancel_hint=hint,
-        )
-        own = None if budget is None else budget.budget
-        entry = current().add(run if own is None else with_budget(run, own), controls)
-        at_end.callback(entry.close)
-        if own is not None:
-            at_end.callback(watch_budget(own, lambda: entry))
-
-    def try_publish() -> None:
-        with contextlib.suppress(OSError, ImportError):
-            publish()  # without a free descriptor it stays invisible
-
-    timer = loop.call_later(PUBLISH_AFTER, try_publish)
-    with at_end:
-        at_end.callback(timer.cancel)
-        yield
-
-
-class Raisable(Protocol):
-    """A run in memory whose budget can be raised."""
-
-    @property
-    def budget(self) -> Budget | None: ...
-
-    def add_budget(self, more: Raise) -> None: ...
 
 
 def current() -> Executor:

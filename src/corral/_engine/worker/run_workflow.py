@@ -103,6 +103,7 @@ from corral._pipelines.scheduler.commands import (
 from corral._pipelines.scheduler.merge import has_lanes
 from corral._pipelines.scheduler.outcome import Outcome, failed, failed_task
 from corral._pipelines.scheduler.state import State
+from corral._publishing import published
 from corral._system import fs
 from corral._workflows.program import load_program
 from corral._workflows.program_turn import KnownStep, ProgramTurn, first_difference
@@ -159,7 +160,7 @@ async def run(payload: dict[str, Json]) -> Json:
     title = run_input.graph.goal or run_input.graph.name
     cwd = run_input.config.on_this_machine().workspace
     db = executor.current().database.shown
-    with executor.published("pipeline", run_input.run_id, title=title, cwd=cwd, db=db):
+    with published("pipeline", run_input.run_id, title=title, cwd=cwd, db=db):
         return await _run_to_end(run_input)
 
 
