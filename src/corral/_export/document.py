@@ -29,7 +29,7 @@ from corral._pipelines.events import (
     StepStarted,
 )
 from corral._runs.stored_run import StoredRun
-from corral._runs.transcript import TurnRecord, fence, finish, summary
+from corral._runs.transcript import TurnRecord, begin, fence, finish, summary
 from corral.events import Done, Event, Init, Vendor
 
 MAX_OUTPUT = 2_000
@@ -91,12 +91,7 @@ class _SessionWriter:
                 if self._turn is not None:
                     self._out(f"\n*{_line(summary(self._turn))}*\n")  # it was cut off
                 self._turns += 1
-                number = event.run_id.rpartition(".")[2]
-                self._turn = TurnRecord(
-                    number=int(number) if number.isdecimal() else 0,
-                    started=event.ts,
-                    model=event.model,
-                )
+                self._turn = begin(event)
                 if event.agent and self._turns == 1:
                     name = f"{event.agent} {event.agent_version or ''}"
                     when = f" · {_time(event.ts)}" if event.ts else ""

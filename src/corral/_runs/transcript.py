@@ -11,17 +11,8 @@ from collections.abc import Iterable
 import msgspec
 
 from corral._core.spending import dollars
-from corral.events import (
-    Done,
-    Error,
-    Event,
-    Init,
-    PermissionDecision,
-    Text,
-    ToolResult,
-    ToolUse,
-    Vendor,
-)
+from corral._core.steps import ModelStep, StepTracker
+from corral.events import Done, Error, Event, Init, Vendor
 from corral.values import Cost, FileChanged, Usage
 
 
@@ -74,42 +65,55 @@ class TurnRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 def turns(events: Iterable[Event]) -> list[TurnRecord]:
     """The turns of a transcript. The last may be unfinished."""
-    found: list[TurnRecord] = []
-    calls: dict[str, CallRecord] = {}
+    turns: list[TurnRecord] = []
+    tracker = StepTracker()
     for event in events:
-        if isinstance(event, Init):
-            number = int(tail) if (tail := event.run_id.rpartition(".")[2]).isdecimal() else 0
-            found.append(TurnRecord(number=number, started=event.ts, model=event.model))
-            calls.clear()
-        elif found:
-            _add(found[-1], event, calls)
-    return found
+        ended = tracker.add(event)
+        if turns:
+            _add_steps(turns[-1], ended)
+        match event:
+            case Init():
+                turns.append(begin(event))
+            case _ if not turns:
+                pass
+            case Vendor(name="prompt", data=str(data)):
+                turns[-1].prompt = data
+            case Error() if not event.recoverable:
+                turns[-1].error = event.message
+            case Done():
+                finish(turns[-1], event)
+            case _:
+                pass
+    if turns:
+        _add_steps(turns[-1], tracker.end())
+    return turns
 
 
-def _add(turn: TurnRecord, event: Event, calls: dict[str, CallRecord]) -> None:
-    match event:
-        case Vendor(name="prompt", data=str(data)):
-            turn.prompt = data
-        case Text() if event.parent is None:
-            if turn.parts and isinstance(turn.parts[-1], str):
-                turn.parts[-1] += event.delta
-            else:
-                turn.parts.append(event.delta)
-        case ToolUse():
-            call = CallRecord(id=event.call_id, name=event.name, title=event.title or event.name)
-            calls[event.call_id] = call
-            turn.parts.append(call)
-        case ToolResult() if event.call_id in calls:
-            call = calls[event.call_id]
-            call.status, call.error, call.output = event.status, event.error, event.output
-        case PermissionDecision() if event.call_id in calls:
-            calls[event.call_id].decision = f"{event.decision} by {event.by}"
-        case Error() if not event.recoverable:
-            turn.error = event.message
-        case Done():
-            finish(turn, event)
-        case _:
-            pass
+def _add_steps(turn: TurnRecord, steps: Iterable[ModelStep]) -> None:
+    for step in steps:
+        if step.parent is None and (text := str(step.text)):
+            turn.parts.append(text)
+        for call in step.calls:
+            decision = call.decision
+            turn.parts.append(
+                CallRecord(
+                    id=call.use.call_id,
+                    name=call.use.name,
+                    title=call.use.title or call.use.name,
+                    status=call.status,
+                    error=call.result.error if call.result is not None else None,
+                    output=str(call.output) or None,
+                    decision=f"{decision.decision} by {decision.by}" if decision else None,
+                )
+            )
+
+
+def begin(init: Init) -> TurnRecord:
+    """A turn that begins."""
+    number = init.run_id.rpartition(".")[2]
+    return TurnRecord(
+        number=int(number) if number.isdecimal() else 0, started=init.ts, model=init.model
+    )
 
 
 def finish(turn: TurnRecord, done: Done) -> None:
