@@ -244,7 +244,7 @@ def test_the_installed_library_runs_a_pipeline(installed: Path, workspace: Path)
 
 def test_a_command_that_needs_an_extra_names_it(installed: Path, workspace: Path) -> None:
     done = subprocess.run(
-        [installed / "corral", "runs", "list"],
+        [installed / "corral", "worker"],
         cwd=workspace,
         capture_output=True,
         text=True,

@@ -179,8 +179,8 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     assert done.returncode == 0, done.stderr
     assert len(lane.requests) == calls == 1 + 2 * 4  # a plan; twice a file and a review
     shown = json.loads(corral("runs", "show", "last", "--json", cwd=workspace).stdout)
-    assert shown["status"] == "success"
-    assert shown["completed"].count("implement") == 2
+    assert shown["run"]["state"] == "success"
+    assert shown["content"]["completed"].count("implement") == 2
 
 
 def test_the_same_work_in_python(

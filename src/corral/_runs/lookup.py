@@ -15,13 +15,16 @@ from pathlib import Path
 import msgspec
 
 from corral._core.lookup import LAST, MAX_LISTED
+from corral._engine import query
+from corral._engine.batch import query as batches
+from corral._engine.dbos import database
 from corral._pipelines.execution.run_dir import MANIFEST
 from corral._runs.durable_runs import read_manifest
 from corral._runs.kinds import KINDS
 from corral._runs.run_record import Kind, Run, Sources, State
-from corral._system import fs
+from corral._system import fs, threads
 from corral._system.git.scan import project_of
-from corral.errors import ConfigError, CorralError, ResumeLost
+from corral.errors import ConfigError, CorralError, FormatUnsupported, ResumeLost
 from corral.values import as_text
 
 
@@ -103,11 +106,25 @@ def find(
             f"{len(fitting):,} runs are called {name!r} or begin so: {named}{more}",
             hint="Write more of the id.",
         )
+    _check_format(name, db)
     raise ResumeLost(
         f"no run is called {name!r}",
         hint="`corral runs list` lists them. A conversation that an agent stored without corral"
         " cannot be resumed.",
     )
+
+
+def _check_format(name: str, db: str | None) -> None:
+    """Raises ``FormatUnsupported`` if a database has this run in a format that is not read."""
+    if not database.is_installed():
+        return
+    for ask in (query.find_run, batches.show_batch):
+        try:
+            threads.run_event_loop(ask(name, db=db))
+        except FormatUnsupported:
+            raise
+        except CorralError:
+            continue
 
 
 def _all(sources: Sources, kinds: Iterable[str]) -> Iterator[Run]:
