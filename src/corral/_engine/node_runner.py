@@ -12,10 +12,8 @@ visit between two attempts differs:
 
 * a run or batch in memory: the task that runs the visit (``run_visit``);
 * a node workflow: its journal, by recorded attempts and pauses (``run_visit``);
-* a durable run in its own process: the journal of the run
-  (``corral._engine.worker.node_workflow``);
-* a durable batch in its own process makes only the first attempt itself, and leaves others to a
-  node workflow.
+* a durable run or batch in its own process: the journal of the run
+  (``corral._engine.worker.node_workflow``).
 
 Crashes: an attempt without a recorded result is made again. ``apply_crash_rule`` then decides by
 the node's ``on_crash`` whether it starts from the beginning, continues in the agent's session, or

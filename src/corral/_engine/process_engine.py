@@ -28,9 +28,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 
-from corral._engine.dbos.client import QueueLimit
 from corral._engine.dbos.database import Database, find, storage_errors
 from corral._engine.worker import executor, run_workflow
 from corral._engine.worker.executor import Executor
@@ -102,10 +101,10 @@ async def used(db: str | None) -> AsyncGenerator[EngineUser]:
             await asyncio.shield(asyncio.to_thread(_close_unused))
 
 
-async def opened(database: Database, *, limits: Sequence[QueueLimit] = ()) -> Executor:
+async def opened(database: Database) -> Executor:
     """``local`` for async code. If it is cancelled meanwhile, it waits until the engine is open:
     otherwise that could be after its last user has left."""
-    opening = asyncio.ensure_future(asyncio.to_thread(local, database, limits=limits))
+    opening = asyncio.ensure_future(asyncio.to_thread(local, database))
     try:
         return await asyncio.shield(opening)
     except asyncio.CancelledError:
@@ -113,7 +112,7 @@ async def opened(database: Database, *, limits: Sequence[QueueLimit] = ()) -> Ex
         raise
 
 
-def local(database: Database, *, limits: Sequence[QueueLimit] = (), poll: float = POLL) -> Executor:
+def local(database: Database, *, poll: float = POLL) -> Executor:
     """The engine of this process, opened if there is none. Blocking. Raises ``ConfigError`` if it
     is on another database."""
     with _changing:
@@ -122,7 +121,7 @@ def local(database: Database, *, limits: Sequence[QueueLimit] = (), poll: float 
             here.stop()  # it has failed, or its users have died: wait for its end
             here = executor.running()
         if here is None:
-            here = Executor(database, run_workflow.all_workflows(), limits=limits, poll=poll)
+            here = Executor(database, run_workflow.all_workflows(), poll=poll)
             here.on_sweep.append(_remove_dead_users)
             with storage_errors(database):
                 here.start()

@@ -225,17 +225,6 @@ class DatabaseClient:
             found = self._client.list_workflows(workflow_ids=[workflow_id])
             return _info(found[0]) if found else None
 
-    def get_outputs(self, workflow_ids: Sequence[str]) -> list[WorkflowInfo]:
-        """Those of these workflows that have ended, with their outputs. Raises ``ConfigError``
-        if corral did not write one of the rows."""
-        outputs: list[WorkflowInfo] = []
-        for chunk in chunks(workflow_ids):
-            ended = [each.id for each in self.list_workflows(ids=chunk) if each.has_ended]
-            if ended:
-                rows = self._client.list_workflows(workflow_ids=ended, load_input=False)
-                outputs += [_info(row) for row in rows]
-        return outputs
-
     def journal(
         self, workflow_id: str, *, offset: int = 0, limit: int | None = None
     ) -> list[JournalEntry]:
