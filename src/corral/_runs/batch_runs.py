@@ -30,7 +30,7 @@ def list_runs(sources: Sources) -> Iterator[Run]:
     if database.is_installed() and database.is_there(database.find(sources.db)):
         from corral._engine.batch import query
 
-        for row in threads.run_event_loop(query.list_batches(db=sources.db, limit=None)):
+        for row in threads.blocking(query.list_batches(db=sources.db, limit=None)):
             listed.add(row.name)
             if row.kind == "compare":
                 continue
@@ -77,7 +77,7 @@ def show(run: Run) -> RunDetails:
     """The progress and the failures of a batch. Raises ``ConfigError``."""
     from corral._engine.batch import api, query
 
-    stored = threads.run_event_loop(query.show_batch(run.id, db=run.db or None))
+    stored = threads.blocking(query.show_batch(run.id, db=run.db or None))
     one, report = stored.overview, stored.report
     agent = "" if ":" in stored.model else stored.agent  # vendor:model is the built-in agent
     lines = [

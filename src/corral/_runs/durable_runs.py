@@ -171,7 +171,7 @@ def show(run: Run) -> RunDetails:
         asked = [] if stored.output else await open_questions.questions(run.id, db=db)
         return stored, asked
 
-    stored, questions = threads.run_event_loop(read())
+    stored, questions = threads.blocking(read())
     if run.state == "waiting" and questions and all(each.answered for each in questions):
         state = _STATES[stored.status]  # the list does not know that it was answered
         run = replace(run, state=state, needs=0, reason=_REASONS.get(state, ""))

@@ -120,7 +120,7 @@ def _check_format(name: str, db: str | None) -> None:
         return
     for ask in (query.find_run, batches.show_batch):
         try:
-            threads.run_event_loop(ask(name, db=db))
+            threads.blocking(ask(name, db=db))
         except FormatUnsupported:
             raise
         except CorralError:

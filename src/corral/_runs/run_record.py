@@ -122,7 +122,7 @@ class Sources(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """The pipelines and workflows of the database. Blocks."""
         if not database.is_installed():
             return []
-        return threads.run_event_loop(list_runs(db=self.db, limit=None))
+        return threads.blocking(list_runs(db=self.db, limit=None))
 
     def state_of(self, run: str) -> State | None:
         """What its process says; None if there is none."""
