@@ -24,18 +24,25 @@ if TYPE_CHECKING:
     from corral._runs.verbs import (
         delete as delete,
         delete_sync as delete_sync,
+        export as export,
+        export_sync as export_sync,
         list as list,
         list_sync as list_sync,
         prune as prune,
         prune_sync as prune_sync,
+        replay as replay,
+        replay_sync as replay_sync,
         show as show,
         show_sync as show_sync,
+        usage as usage,
+        usage_sync as usage_sync,
+        watch as watch,
     )
 
 _HOMES = {
     "corral._runs.run_record": "Run RunDetails",
-    "corral._runs.verbs": "delete delete_sync list list_sync prune prune_sync show show_sync"
-    " usage usage_sync",
+    "corral._runs.verbs": "delete delete_sync export export_sync list list_sync prune prune_sync"
+    " replay replay_sync show show_sync usage usage_sync watch",
 }
 
 

@@ -48,7 +48,16 @@ class RunKind(msgspec.Struct, frozen=True, kw_only=True):
     budget: Act | None = None
 
 
-_EVENTS = ("ndjson", "atif", "otel", "html", "md", "bundle")
+FORMATS = {
+    "ndjson": "every event on a line",
+    "atif": "ATIF 1.8, a trajectory as JSON",
+    "otel": "OpenTelemetry spans",
+    "html": "one page to look at, which needs no server",
+    "md": "a document to read",
+    "bundle": "a zip file for a bug report, without secrets",
+}
+"""The formats of exports: of all kinds that have events. ``corral._export.formats`` writes them."""
+_EVENTS = tuple(FORMATS)
 
 KINDS: dict[str, RunKind] = {
     kind.name: kind

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
 
+from corral import live
+from corral._engine import query
+from corral._export import formats
 from corral._metering.turn_usage import By, UsageQuery, UsageTotals
-from corral._runs import lookup
+from corral._pipelines.events import RunEvent
+from corral._runs import following, lookup, stored_run
 from corral._runs.kinds import KINDS, kind_of
 from corral._runs.lookup import RunQuery
 from corral._runs.run_record import Kind, Run, RunDetails, State
@@ -76,6 +80,76 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
         return replace(kind_of(found).show(found), parts=parts)
 
     return await in_thread(read)
+
+
+@short_traceback_async
+async def export(
+    run: str,
+    format: str = "ndjson",
+    *,
+    diff: bool = False,
+    content: bool = False,
+    full: bool = False,
+    db: str | None = None,
+) -> bytes:
+    """A run in another format: ``ndjson``, ``atif``, ``otel``, ``html``, ``md`` or ``bundle``.
+    Secrets are redacted in each. ``diff`` (of ``md``): also how each turn changed files.
+    ``content`` (of ``otel``): prompts, answers and the input of tools. ``full`` (of ``html``):
+    everything, however large it gets. Raises ``ConfigError``, also for a kind without events.
+
+    ::
+
+        page = await corral.runs.export("last", "html")
+        print(len(page))
+    """
+    options = formats.ExportOptions(diff=diff, content=content, full=full, db=db)
+    formats.check(format, options)
+
+    def write() -> bytes:
+        pieces = bytearray()
+        formats.write(stored_run.find(run, db=db), format, pieces.extend, options)
+        return bytes(pieces)
+
+    return await in_thread(write)
+
+
+@short_traceback_async
+async def replay(run: str, *, db: str | None = None) -> Sequence[RunEvent]:
+    """The stored events of a run, in order and redacted. Raises ``ConfigError`` for a kind without
+    events.
+
+    ::
+
+        for event in await corral.runs.replay("last"):
+            print(event.type, event.ts)
+    """
+    return await in_thread(lambda: tuple(stored_run.find(run, db=db).events()))
+
+
+async def watch(run: str, *, db: str | None = None) -> AsyncIterator[RunEvent]:
+    """The events of a run that another process executes, as they come, until it ends; of a session
+    from its current turn on. Raises ``ConfigError`` if it does not run.
+
+    ::
+
+        async for event in corral.runs.watch("last"):
+            print(event.type)
+    """
+    found = await in_thread(lookup.find, run, db=db)
+    if not found.is_open:
+        raise ConfigError(f"{found.id} is not running", hint=f"See: corral runs show {found.id}")
+    if found.durable:
+        async for event in query.follow(found.id, db=found.db or None):
+            yield event
+        return
+    log = (await in_thread(stored_run.find, found.id, db=db)).log
+    start = following.current_turn(log) if found.kind == "session" else 0
+
+    def is_running() -> bool:
+        return any(each.id == found.id and each.state != "idle" for each in live.runs())
+
+    async for event in following.followed(log, is_running, start):
+        yield event
 
 
 @short_traceback_async
@@ -195,5 +269,7 @@ def check_ended(run: Run) -> None:
 list_sync: Final = sync_twin(list)
 show_sync: Final = sync_twin(show)
 prune_sync: Final = sync_twin(prune)
+export_sync: Final = sync_twin(export)
+replay_sync: Final = sync_twin(replay)
 usage_sync: Final = sync_twin(usage)
 delete_sync: Final = sync_twin(delete)

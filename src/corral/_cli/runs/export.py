@@ -9,29 +9,20 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Literal, Protocol, TypedDict, Unpack
+from typing import IO, TYPE_CHECKING, Protocol, TypedDict, Unpack
 
 import click
 
 from corral._cli.command_types import examples, plain_option
 from corral._cli.options import completing
 from corral._cli.ui.terminal import answer, data, echo_err
-from corral._core.terminal_text import json_bytes
+from corral._runs.kinds import FORMATS
 from corral.errors import ConfigError, StorageFailed
 
 if TYPE_CHECKING:
     from corral._runs.stored_run import StoredRun
 
-Format = Literal["ndjson", "atif", "otel", "html", "md", "bundle"]
-FORMATS: dict[Format, str] = {
-    "ndjson": "every event on a line",
-    "atif": "ATIF 1.8, a trajectory as JSON",
-    "otel": "OpenTelemetry spans",
-    "html": "one page to look at, which needs no server",
-    "md": "a document to read",
-    "bundle": "a zip file for a bug report, without secrets",
-}
-SUFFIXES: dict[str, Format] = {
+SUFFIXES = {
     ".ndjson": "ndjson",
     ".jsonl": "ndjson",
     ".json": "atif",
@@ -40,14 +31,14 @@ SUFFIXES: dict[str, Format] = {
     ".md": "md",
     ".zip": "bundle",
 }
-FILES: dict[Format, str] = {"html": "html", "bundle": "zip"}
+FILES = {"html": "html", "bundle": "zip"}
 """Formats that are not printed, and the suffixes of their files."""
 
 
 class ExportFlags(TypedDict):
     """The options of the command."""
 
-    format_: Format | None
+    format_: str | None
     output: str | None
     force: bool
     diff: bool
@@ -99,7 +90,7 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
     RUN is the id of a session or a pipeline run, a unique beginning of it, 'last' for the newest,
     a file of events, or a folder of a session or a run. Secrets are redacted in every format.
     """
-    format_: Format = SUFFIXES.get(Path(flags["output"] or "").suffix.lower(), "ndjson")
+    format_ = SUFFIXES.get(Path(flags["output"] or "").suffix.lower(), "ndjson")
     if flags["format_"] is not None:
         format_ = flags["format_"]
     elif flags["endpoint"] is not None:
@@ -116,6 +107,15 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
             raise ConfigError(f"{flag} is not for --format {format_}")
     if flags["endpoint"] is not None and flags["output"] is not None:
         raise ConfigError("--endpoint and --output are both given")
+    from corral._export import formats
+
+    options = formats.ExportOptions(
+        diff=flags["diff"],
+        content=flags["content"],
+        full=flags["full"],
+        doctor=_doctor if flags["doctor"] else None,
+        db=flags["db"],
+    )
     stored = _find(run, flags)
     if format_ == "otel" and flags["endpoint"] is not None:
         from corral._export import otel
@@ -128,10 +128,10 @@ def command(run: str | None, **flags: Unpack[ExportFlags]) -> int:
             path = f"{stored.id.replace('/', '_')}.{FILES[format_]}"
         if path is None or path == "-":
             with _to_stdout() as out:
-                _write_to(stored, format_, flags, out)
+                formats.write(stored, format_, out, options)
         else:
             with _to_file(Path(path), force=flags["force"]) as file:
-                described = _write_to(stored, format_, flags, file.write)
+                described = formats.write(stored, format_, file.write, options)
             echo_err("\n".join([f"wrote {path}", *(f"  {line}" for line in described)]))
     for sentence in stored.notices.sentences():
         echo_err(f"! {sentence}")
@@ -149,40 +149,6 @@ class Sink(Protocol):
     """Where an export goes."""
 
     def __call__(self, data: bytes, /) -> object: ...
-
-
-def _write_to(stored: StoredRun, format_: Format, flags: ExportFlags, out: Sink) -> list[str]:
-    """Write the export. Returns what it contains, if that is worth saying."""
-    match format_:
-        case "ndjson":
-            for line in stored.lines():
-                out(json_bytes(line) + b"\n")
-        case "md":
-            from corral._export import document
-
-            document.write(
-                stored,
-                lambda text: out(stored.redactor.clean_text(text).encode("utf-8", "replace")),
-                diff=flags["diff"],
-            )
-        case "atif":
-            from corral._export import atif
-
-            atif.write(stored.events(), out, session_id=stored.id)
-            out(b"\n")
-        case "otel":
-            from corral._export import otel
-
-            otel.write(stored, out, content=flags["content"])
-        case "html":
-            from corral._view import page_file
-
-            page_file.write(stored, out, full=flags["full"], db=flags["db"])
-        case "bundle":
-            from corral._export import bundle
-
-            return bundle.write(stored, out, _doctor if flags["doctor"] else None)
-    return []
 
 
 def _doctor(agent: str) -> str:

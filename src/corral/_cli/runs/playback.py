@@ -6,12 +6,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-import msgspec
 
 from corral._cli.command_types import NumberType, examples, plain_option
 from corral._cli.options import DB, completing, resolve_last
@@ -20,15 +19,8 @@ from corral._cli.ui.signals import INTERRUPTED, signals
 from corral._cli.ui.terminal import echo
 from corral._cli.ui.turn_output import EventPrinter, answer_printer, exit_code, print_turn
 from corral._core.lookup import LAST
-from corral._pipelines.events import (
-    PipelineCompleted,
-    PipelineEvent,
-    PipelineFailed,
-    RunEvent,
-    from_json,
-    to_json,
-)
-from corral._runs.log_windows import INIT, LogFile, read_tail
+from corral._pipelines.events import PipelineCompleted, PipelineEvent, RunEvent, to_json
+from corral._runs.following import current_turn, decode, followed
 from corral.errors import ConfigError
 from corral.events import Done, Event, Vendor
 
@@ -36,15 +28,6 @@ if TYPE_CHECKING:
     from corral.live import LiveRun
 
 NO_PROCESS = 1
-POLL = 0.1
-"""Seconds between two looks at a file that is being written."""
-CHECK = 1.0
-"""Seconds between two checks whether the writer still runs."""
-ENDS = Done | PipelineCompleted | PipelineFailed
-"""Events after which the writer may have ended."""
-TAIL = 4 << 20
-"""Bytes at the end of a transcript in which the start of the current turn is searched, and that are
-read at once."""
 
 
 class Pace:
@@ -117,63 +100,14 @@ class Playback:
         return None if self.in_turn else last
 
 
-def _decode(line: bytes) -> RunEvent | None:
-    try:
-        return from_json(line)
-    except msgspec.MsgspecError:
-        return None  # cut off, or of another version
-
-
 async def recorded(path: Path, pace: Pace) -> AsyncIterator[RunEvent]:
     """The events of a file, at the pace of the run."""
     with path.open("rb") as file:
         for line in file:
-            event = _decode(line)
+            event = decode(line)
             if event is not None:
                 await pace.wait(event.ts)
                 yield event
-
-
-async def followed(
-    path: Path, is_running: Callable[[], bool], start: int = 0
-) -> AsyncIterator[RunEvent]:
-    """The events of a log from byte ``start`` on, while another process writes them. Ends after a
-    turn if the run does nothing more, or if its process has ended."""
-    position, unchecked, running, is_between_turns = start, 0.0, True, False
-    while True:
-        try:
-            tail = read_tail(path, position, TAIL)
-        except (OSError, ValueError):
-            lines = []
-        else:
-            lines, position = tail.lines, tail.end
-        for line in lines:
-            event = _decode(line.data)
-            if event is not None:
-                is_between_turns = isinstance(event, ENDS)
-                yield event
-        if not lines:
-            if not running:
-                return
-            await asyncio.sleep(POLL)
-            unchecked += POLL
-            if unchecked >= (POLL * 3 if is_between_turns else CHECK):
-                unchecked, running = 0.0, await asyncio.to_thread(is_running)
-
-
-def current_turn(path: Path) -> int:
-    """Where the last turn of a transcript starts, if it is near the end; else a line near the
-    end."""
-    try:
-        with LogFile(path) as log:
-            start = max(0, log.size - TAIL)
-            data = log.read(start, TAIL)
-    except OSError:
-        return 0
-    turn = (b"\n" + data).rfind(INIT)
-    if turn >= 0:
-        return start + turn
-    return 0 if not start else start + data.find(b"\n") + 1
 
 
 async def show_pipeline(
