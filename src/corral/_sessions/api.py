@@ -206,9 +206,9 @@ def is_installed(agent: str) -> bool:
         if not corral.is_installed("gemini-cli"):
             print("run: corral agents install gemini-cli")
     """
-    found = config.find_agent(agent)
+    spec = config.find_agent(agent)
     try:
-        programs.locate(found, RunOptions.build(found.name, {}, config.load(found.name)).program)
+        programs.locate(spec, RunOptions.build(spec.name, {}, config.load(spec.name)).program)
     except CorralError:
         return False
     return True

@@ -256,15 +256,15 @@ class EventNormalizer:
         for call in self._metered:
             counted += call.usage
             by_model = add_by_model(by_model, {call.model: call.usage})
-        known = [call.cost for call in self._metered if call.cost.usd is not None]
+        costs = [call.cost for call in self._metered if call.cost.usd is not None]
         # Billed by an amount that is not known. Of a call that was cut, what is known counts.
         unknown = any(
             call.cost.usd is None
             and (call.usage != Usage() or (call.partial and call.error is None))
             for call in self._metered
         )
-        if known and not unknown:
-            cost = sum(known[1:], start=known[0])
+        if costs and not unknown:
+            cost = sum(costs[1:], start=costs[0])
         by_model = {name: usage for name, usage in by_model.items() if usage != Usage()}
         return _Spent(counted, by_model, cost, "metered")
 
@@ -377,8 +377,8 @@ class EventNormalizer:
     def _begin(self, init: Init, ts: float, out: list[Event]) -> None:
         self._session_id = init.session_id or self._session_id
         names = ("model", "cwd", "tools", "agent_version", "auth", "capabilities", "resumed")
-        known = {name: value for name in names if (value := getattr(init, name))}
-        complete = replace(self._default_init, session_id=self._session_id, **known)
+        fields = {name: value for name in names if (value := getattr(init, name))}
+        complete = replace(self._default_init, session_id=self._session_id, **fields)
         self._emit(complete, ts, out)
         if isinstance(emitted := out[-1], Init):
             self._default_init = emitted  # the same object that the caller may hold
@@ -529,9 +529,9 @@ def with_envelope_of(event: E, other: Event) -> E:
 
 
 def _add(first: tuple[Usage, Cost], second: tuple[Usage, Cost]) -> tuple[Usage, Cost]:
-    known = [cost.usd for _, cost in (first, second) if cost.usd is not None]
+    amounts = [cost.usd for _, cost in (first, second) if cost.usd is not None]
     source = second[1].source if second[1].usd is not None else first[1].source
-    return first[0] + second[0], Cost(sum(known), source) if known else second[1]
+    return first[0] + second[0], Cost(sum(amounts), source) if amounts else second[1]
 
 
 _JSON_FIELDS: dict[type[Event], str] = {

@@ -82,7 +82,9 @@ async def run_in_agents(first: Session, prompt: Given, work: Work) -> Result:
                 if error.result is not None:  # it has worked
                     error.result = _combine(result, error.result)
                     raise
-                return _cannot_continue(result, f"{name} cannot continue: {error.message}")
+                limit = result.error  # what ended the part before
+                message = f"{limit.message}; {name} cannot continue: {error.message}"
+                return replace(result, error=replace(limit, message=message))
             result = _combine(result, part)
         return result
 
@@ -145,8 +147,3 @@ def _joined_error(before: Result, last: Result) -> Error | None:
     earlier = before.error.message if names_agents else f"{before.agent}: {before.error.message}"
     message = f"{earlier}; {last.agent}: {last.error.message}"
     return replace(last.error, message=message, hint=ALL_LIMITED, facts=facts)
-
-
-def _cannot_continue(result: Result, why: str) -> Result:
-    error = result.error or Error("rate_limit", result.status)
-    return replace(result, error=replace(error, message=f"{error.message}; {why}"))

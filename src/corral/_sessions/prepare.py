@@ -108,7 +108,7 @@ def prepare(
     defaults = {**agent.default_limits, **config.load(agent.name)}
     run = RunOptions.build(agent.name, options, defaults, "corral.toml")
     if run.mcp_servers:
-        servers = (environment.with_variables(each, run.env) for each in run.mcp_servers)
+        servers = (environment.with_variables(server, run.env) for server in run.mcp_servers)
         run = msgspec.structs.replace(run, mcp_servers=tuple(servers))
     if run.model is not None:
         run = with_model_name(agent, run, run.model)
@@ -135,7 +135,8 @@ def prepare(
         own_tools=tuple(own_tools),
         hooked=on_tool_call is not None,
     )
-    checks, run = _with_checks(run)
+    checks = _checks(run)
+    run = msgspec.structs.replace(run, hidden=(*run.hidden, *_held_out(checks)))
     # 4. What the policy means, and what enforces it: the agent, or a sandbox. The run is replaced
     # with the one that was decided about, whose policy has the form that this agent can enforce:
     # from here on no other one may be started.
@@ -240,12 +241,6 @@ def _checks(run: RunOptions) -> tuple[Check, ...]:
         threshold = run.scenario_threshold
         given.append(scenarios(run.scenarios, threshold=threshold, judge=run.judge))
     return make_checks(given, run.verify_timeout)
-
-
-def _with_checks(run: RunOptions) -> tuple[tuple[Check, ...], RunOptions]:
-    """The checks of the run, and the run without what would show the scenarios."""
-    checks = _checks(run)
-    return checks, msgspec.structs.replace(run, hidden=(*run.hidden, *_held_out(checks)))
 
 
 def _held_out(checks: Iterable[Check]) -> Iterator[str]:
@@ -449,10 +444,10 @@ def _refuse_git_programs(agent: AgentSpec, cwd: Path) -> None:
 
     settings = dangerous_settings.starts_programs(cwd)
     if settings:
-        shown = ", ".join(f"{setting.name} = {setting.value}" for setting in settings[:5])
+        lines = ", ".join(f"{setting.name} = {setting.value}" for setting in settings[:5])
         raise UntrustedFolder(
             f"{agent.title} runs git here, and this repository's settings would make git start"
-            f" programs or read other files: {shown}",
+            f" programs or read other files: {lines}",
             hint="If you trust them, set inherit='project' (--inherit project).",
             phase="config",
         )

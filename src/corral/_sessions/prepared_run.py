@@ -112,8 +112,8 @@ class PreparedRun(msgspec.Struct, frozen=True, kw_only=True):
         passed = self.environment.values.items()
         env = {k: v for k, v in passed if k not in launch.hidden_env} | launch.env
         if launch.path_folders:
-            known = [env["PATH"]] if env.get("PATH") else []
-            env["PATH"] = os.pathsep.join([*known, *launch.path_folders])
+            folders = [env["PATH"]] if env.get("PATH") else []
+            env["PATH"] = os.pathsep.join([*folders, *launch.path_folders])
         if self.run.otel is not None and run_id:
             from corral._telemetry import trace_context
 

@@ -199,8 +199,8 @@ class Session:
         if self._options.get("resume") is not None:
             from corral._sessions.handover import split_resume
 
-            found, self._options = split_resume(self._agent, self._options)
-            source = source or found
+            stored, self._options = split_resume(self._agent, self._options)
+            source = source or stored
         prepared = self._prepare(self._options)
         if prepared.proof.needs_probe:
             from corral._sessions.probing import probe

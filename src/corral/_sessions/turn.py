@@ -202,8 +202,8 @@ class Turn(Generic[T_co]):
         typed = self._setup.typed
         if typed is None:
             return result
-        found = typed.is_found and result.ok
-        return with_output(result, typed.value) if found else without_output(result)
+        has_value = typed.is_found and result.ok
+        return with_output(result, typed.value) if has_value else without_output(result)
 
     def keep_text(self) -> None:
         """Store the complete text for the result, however long it is. Call it at the start."""

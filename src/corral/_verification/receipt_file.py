@@ -12,7 +12,7 @@ from corral._core.terminal_text import one_line
 from corral._system import fs
 from corral.errors import ConfigError
 from corral.receipt import Receipt, receipt_hash
-from corral.values import JsonObject, convert_to, is_object
+from corral.values import convert_to, is_object
 
 LARGEST = 64 * 1024 * 1024
 """Bytes of a receipt that is read."""
@@ -40,11 +40,8 @@ def read_receipt(path: Path) -> StoredReceipt:
         if not is_object(fields) or "verdict" not in fields:
             raise ConfigError(f"{path} is not a receipt")
         stored_formats.check_json("the receipt", data, "format", stored_formats.RECEIPT)
-        return StoredReceipt(path, convert_to(fields, Receipt), is_edited=_is_edited(fields))
+        is_edited = fields.get("hash") != receipt_hash(fields)
+        return StoredReceipt(path, convert_to(fields, Receipt), is_edited=is_edited)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         # The error may quote a stranger's text.
         raise ConfigError(f"{path} is not a receipt: {one_line(str(error))}") from error
-
-
-def _is_edited(fields: JsonObject) -> bool:
-    return fields.get("hash") != receipt_hash(fields)

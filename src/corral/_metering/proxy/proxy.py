@@ -217,17 +217,14 @@ class ModelProxy:
             keys = {self.dummy_keys[name]: real for name, real in self._settings.keys.items()}
             self._check = RequestCheck(keys, self._find_providers())
         request = self._check.check(received, self._base)
-        kind = self._read(request)
+        path, body = request.target.path, request.body
+        kind = read_request(self._find_providers(), request.method, path, body)
         if isinstance(kind, UnknownRequest):
             self._answer(writer, 403, kind.reason)
             return True
         if isinstance(kind, FreeRequest):
             return await self._pass_on(request, writer, upstream, OpenRequest())
         return await self._call_model(request, kind, writer, upstream)
-
-    def _read(self, request: AgentRequest) -> ModelRequest | FreeRequest | UnknownRequest:
-        path, body = request.target.path, request.body
-        return read_request(self._find_providers(), request.method, path, body)
 
     async def _call_model(
         self,
@@ -277,7 +274,8 @@ class ModelProxy:
     async def _held(self, wait: Awaitable[T]) -> T:
         """The same wait; it is cancelled if the agent closes its connection meanwhile. Otherwise
         its request would be sent after the limit, beside the one that it sends again."""
-        connection = self._connection()
+        task = asyncio.current_task()
+        connection = next((line for line in self._connections if line.task is task), None)
         if connection is None:
             return await wait
         connection.set_held(is_held=True)
@@ -285,11 +283,6 @@ class ModelProxy:
             return await wait
         finally:
             connection.set_held(is_held=False)
-
-    def _connection(self) -> _AgentConnection | None:
-        """The connection that this task serves."""
-        task = asyncio.current_task()
-        return next((each for each in self._connections if each.task is task), None)
 
     def _waits_for(self, request: AgentRequest, kind: ModelRequest) -> CallWaits | None:
         """The waits of a model call, if the run waits for rate limits."""

@@ -662,19 +662,20 @@ def _works(name: str, *options: str) -> bool:
     if tool is None:
         return False
     key = paths.answer_key(tool, *options)
-    known = paths.known_answer("launchers", key)
-    if known is None:
+    answer = paths.known_answer("launchers", key)
+    if answer is None:
         probe = subprocess.run([tool, *options, "--", "true"], capture_output=True, check=False)
-        known = "works" if probe.returncode == 0 else "fails"
-        paths.remember_answer("launchers", key, known)
-    return known == "works"
+        answer = "works" if probe.returncode == 0 else "fails"
+        paths.remember_answer("launchers", key, answer)
+    return answer == "works"
 
 
 def find_program(name: str, cwd: Path, env: Mapping[str, str]) -> str | None:
     """The file that would be run for ``name`` in ``cwd``, whether or not it is executable."""
     places = [""] if os.path.dirname(name) else os.get_exec_path(env)
-    found = [path for place in places if os.path.isfile(path := os.path.join(cwd, place, name))]
-    return next((path for path in found if os.access(path, os.X_OK)), found[0] if found else None)
+    programs = [path for place in places if os.path.isfile(path := os.path.join(cwd, place, name))]
+    first = programs[0] if programs else None
+    return next((path for path in programs if os.access(path, os.X_OK)), first)
 
 
 def _is_runnable(program: str) -> bool:
