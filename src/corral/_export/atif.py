@@ -360,7 +360,7 @@ class _AgentTrajectory:
             facts["metrics"] = _metrics(step.usage, step.cost_usd)
         extra: JsonObject = {"turn": step.turn}
         if step.plan is not None:
-            extra["plan"] = [as_object(msgspec.to_builtins(each)) for each in step.plan.entries]
+            extra["plan"] = [as_object(msgspec.to_builtins(entry)) for entry in step.plan.entries]
         if cut := step.text.cut + step.thinking.cut:
             extra["characters_left_out"] = cut
         return {**facts, "extra": extra}

@@ -116,7 +116,7 @@ class _SessionWriter:
         finish(turn, done)
         self._totals.add(turn)
         if turn.files:
-            self._out("\n" + "".join(f"- {each.kind} {_code(each.path)}\n" for each in turn.files))
+            self._out("\n" + "".join(f"- {file.kind} {_code(file.path)}\n" for file in turn.files))
         if self._diff and self._run is not None and (text := self._run.diff(turn.number)):
             self._out(f"\n{_fenced(text, 'diff')}\n")
         if done.usage_by_model and len(done.usage_by_model) > 1:
@@ -144,7 +144,7 @@ class _SessionWriter:
                 parts.append(f"… {step.text.cut:,} more characters")
             if step.plan is not None:
                 marks = (
-                    (_PLAN_MARKS.get(each.status or "", " "), each) for each in step.plan.entries
+                    (_PLAN_MARKS.get(entry.status or "", " "), entry) for entry in step.plan.entries
                 )
                 parts.append("\n".join(f"- [{mark}] {_line(each.content)}" for mark, each in marks))
             parts += [self._call(call) for call in step.calls]

@@ -140,7 +140,7 @@ def _read_call(
     ask = provider.wire.ask_for_usage if provider.traits.stream_usage else None
     # A tool may be a list of functions.
     groups = [as_object(each) for each in as_list(request.get("tools"))]
-    nested = [next((v for v in each.values() if is_list(v)), None) for each in groups]
+    nested = [next((v for v in group.values() if is_list(v)), None) for group in groups]
     given = [int_or_none(request.get(name)) for name in _OUTPUT_LIMITS]
     given.append(int_or_none(as_object(request.get("generationConfig")).get("maxOutputTokens")))
     return ModelRequest(

@@ -114,7 +114,7 @@ def _files(agent: AgentSpec, program: FoundProgram) -> Iterator[tuple[str, str]]
             yield str(path.relative_to(script)), str(path)
         return
     nested = folder / "node_modules"
-    above = next((each for each in folder.parents if each.name == "node_modules"), nested)
+    above = next((parent for parent in folder.parents if parent.name == "node_modules"), nested)
     for package in programs.binary_packages(agent):
         for modules in (nested, above):
             if (modules / package).is_dir() and modules / package != folder:

@@ -229,10 +229,10 @@ class _ProbeTurns:
 
     def _check_calls(self, stage: Stage, result: Result, name: str) -> None:
         """The edit is reported once, with its result; and the denial, by an agent that does."""
-        uses = [each for each in stage.events if isinstance(each, ToolUse)]
+        uses = [event for event in stage.events if isinstance(event, ToolUse)]
         edits = [each for each in uses if each.kind == "edit"]
         results = {
-            each.call_id: each.status for each in stage.events if isinstance(each, ToolResult)
+            event.call_id: event.status for event in stage.events if isinstance(event, ToolResult)
         }
         seen = ", ".join(f"{use.name} ({use.kind}): {results.get(use.call_id)}" for use in uses)
         is_reported = len(edits) == 1 and results.get(edits[0].call_id) == "success"

@@ -151,11 +151,11 @@ class CleanTree:
             outside_tree=str(self._place),
             provided=tuple(trees.provided),
             new_programs=frozenset(
-                os.path.dirname(os.fsdecode(each.path)) or "."
-                for each in trees.changes
-                if each.new is not None
-                and each.new.mode in programs
-                and self._entries.get(each.path) == each.new
+                os.path.dirname(os.fsdecode(change.path)) or "."
+                for change in trees.changes
+                if change.new is not None
+                and change.new.mode in programs
+                and self._entries.get(change.path) == change.new
             ),
         )
 

@@ -63,7 +63,7 @@ def make_bare(place: Path, object_format: str = "sha1", *alternates: Path) -> No
     for name in ("", "objects", "objects/info", "refs", "refs/heads"):
         paths.make_dir(place / name)
     if alternates:
-        objects = b"".join(os.fsencode(each / "objects") + b"\n" for each in alternates)
+        objects = b"".join(os.fsencode(alternate / "objects") + b"\n" for alternate in alternates)
         paths.write_private(place / "objects" / "info" / "alternates", objects)
     version, more = 0, ""
     if object_format != "sha1":

@@ -138,8 +138,8 @@ def update_checkout(top: Path, branch: str, old: str, new: str) -> None:
         words = ("ls-files", "-z")
         in_index = repository.checked(words, repository.call(top, *words, env=index)).out
         spared = _out_of_the_way(own, merged, {*in_index.split(b"\0")})
-        changes = [each for each in changes if each.path not in spared]
-        changed = {each.path for each in changes}
+        changes = [change for change in changes if change.path not in spared]
+        changed = {change.path for change in changes}
         blocking = [each.path for each in own if each.path in changed]
         if blocking:
             name = printable_path(os.fsdecode(blocking[0]))

@@ -220,7 +220,7 @@ def mounts(box: Box, home: str) -> list[str]:
     steps.update(_binds("--ro-bind", filter(inside.needs_mount, box.readable), real))
     steps.update(_binds("--bind", box.writable, real))
     steps.update(inside.protect(box.absent))
-    steps.update({each.target: ("--bind", each.source, each.target) for each in box.binds})
+    steps.update({bind.target: ("--bind", bind.source, bind.target) for bind in box.binds})
     steps.update(_hide(inside.hidden, dict(steps)))
     # A folder comes before what is in it.
     ordered = sorted(steps.items(), key=lambda step: step[0].split("/"))

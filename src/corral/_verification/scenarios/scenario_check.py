@@ -68,7 +68,9 @@ class ScenarioCheck(msgspec.Struct, frozen=True, kw_only=True):
     def longest(self) -> float:
         """Seconds that all of them may take together: each has its own limit."""
         source = self.source
-        return source.build_timeout + sum(2 * each.timeout + 60 for each in source.scenarios)
+        return source.build_timeout + sum(
+            2 * scenario.timeout + 60 for scenario in source.scenarios
+        )
 
     def check_judge(self) -> None:
         """Raises ``ConfigError`` and ``MissingKey``. Calls nothing."""
@@ -131,7 +133,7 @@ def scenarios(
         raise ConfigError(f"threshold must be above 0 and at most 1, got: {threshold!r}")
     source = read_folder(folder)
     if source.needs_judge and not judge:
-        asks = next(each.name for each in source.scenarios if each.kind == "judge")
+        asks = next(scenario.name for scenario in source.scenarios if scenario.kind == "judge")
         raise ConfigError(
             f"{asks} asks a judging model, and no model is given",
             hint=f"Give judge={EXAMPLE!r} (--judge), or another model.",
