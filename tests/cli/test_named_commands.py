@@ -25,9 +25,11 @@ _CONTEXT = click.Context(command)
 GROUPS = "|".join(
     name
     for name in command.list_commands(_CONTEXT)
-    if isinstance(command.get_command(_CONTEXT, name), click.Group)
+    if isinstance(command.get_command(_CONTEXT, name), click.Group) and name != "runs"
 )
-NAMED = rf"(?:\bRun: corral |\bWrite corral |`corral |\bcorral (?=(?:{GROUPS}) ))([^`\n]+)"
+VERBS = "|".join(command.get_command(_CONTEXT, "runs").list_commands(_CONTEXT))  # type: ignore[union-attr]
+"""``corral runs`` is also what a sentence says."""
+NAMED = rf"(?:\bRun: corral |\bWrite corral |`corral |\bcorral (?=(?:{GROUPS}|runs (?:{VERBS})) ))([^`\n]+)"
 WORD = r"[a-z][a-z-]*"
 
 

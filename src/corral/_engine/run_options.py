@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 class WorkflowKwargs(RunKwargs, total=False):
     """The keyword options of ``corral.workflows.run``: how the run is executed, and the options of
     ``corral.run`` for each of its agents. The limits among those are for all model calls of the run
-    together, as the attributes of a graph: the smaller one holds."""
+    together, as the attributes of a graph: the smaller one holds.
+
+    ::
+
+        options: workflows.WorkflowKwargs = {"agent": "gemini", "task": {"max_cost": 0.5}}
+        result = await workflows.run(fix, issue="The login fails", **options)
+    """
 
     agent: str | None
     """The default agent of its nodes or steps."""
@@ -74,7 +80,13 @@ class WorkflowKwargs(RunKwargs, total=False):
 
 
 class PipelineKwargs(WorkflowKwargs, total=False):
-    """The keyword options of ``corral.pipelines.run``."""
+    """The keyword options of ``corral.pipelines.run``.
+
+    ::
+
+        options: pipelines.PipelineKwargs = {"goal": "Review this project", "max_cost": 2}
+        result = await pipelines.run("review.dot", **options)
+    """
 
     goal: str | None
     """The goal of the pipeline, instead of its own."""
