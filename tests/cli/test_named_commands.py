@@ -27,9 +27,11 @@ GROUPS = "|".join(
     for name in command.list_commands(_CONTEXT)
     if isinstance(command.get_command(_CONTEXT, name), click.Group) and name != "runs"
 )
-VERBS = "|".join(command.get_command(_CONTEXT, "runs").list_commands(_CONTEXT))  # type: ignore[union-attr]
-"""``corral runs`` is also what a sentence says."""
-NAMED = rf"(?:\bRun: corral |\bWrite corral |`corral |\bcorral (?=(?:{GROUPS}|runs (?:{VERBS})) ))([^`\n]+)"
+_RUNS = command.get_command(_CONTEXT, "runs")
+assert isinstance(_RUNS, click.Group)
+# ``corral runs`` is also what a sentence says.
+GROUPS += f"|runs (?:{'|'.join(_RUNS.list_commands(_CONTEXT))})"
+NAMED = rf"(?:\bRun: corral |\bWrite corral |`corral |\bcorral (?=(?:{GROUPS}) ))([^`\n]+)"
 WORD = r"[a-z][a-z-]*"
 
 
