@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         workflows as workflows,
     )
     from corral._comparison.api import (
+        CompareKwargs as CompareKwargs,
         Comparison as Comparison,
         compare as compare,
         compare_sync as compare_sync,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         batch as batch,
         batch_sync as batch_sync,
     )
+    from corral._engine.batch.spec import BatchKwargs as BatchKwargs
     from corral._engine.batch.tasks import file_tasks as file_tasks
     from corral.errors import CorralError as CorralError
     from corral.events import Event as Event, from_json as from_json, to_json as to_json
@@ -100,9 +102,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "corral.": "errors events live merge_queue models pipelines providers review runs serve"
     " workflows",
-    "corral._comparison.api": "Comparison compare compare_sync",
+    "corral._comparison.api": "CompareKwargs Comparison compare compare_sync",
     "corral._comparison.summary": "ComparisonSummary",
     "corral._engine.batch.api": "Batch BatchReport BatchResult batch batch_sync",
+    "corral._engine.batch.spec": "BatchKwargs",
     "corral._engine.batch.tasks": "file_tasks",
     "corral.errors": "CorralError",
     "corral.events": "Event from_json to_json",

@@ -64,14 +64,13 @@ class PromptKwargs(TypedDict, total=False):
     attachments: Sequence[str | os.PathLike[str]] | None
 
 
-class AgentKwargs(LimitKwargs, total=False):
-    """The keyword options of what runs agents and judges their work in its own way:
-    ``corral.compare``.
+class RunKwargs(LimitKwargs, total=False):
+    """The keyword options of ``corral.run`` and ``corral.session``.
 
     ::
 
-        options: AgentKwargs = {"model": "gemini-2.5-flash", "timeout": "5m"}
-        corral.run_sync("gemini", "Say hello", **options)
+        options: corral.RunKwargs = {"policy": "edits", "timeout": 300}
+        corral.run_sync("gemini-cli", "Fix the typo", **options)
     """
 
     cwd: str | os.PathLike[str] | None
@@ -192,17 +191,6 @@ class AgentKwargs(LimitKwargs, total=False):
     """Send OpenTelemetry spans to this OTLP endpoint; env: where the OTEL_ variables say."""
     config: Mapping[str, object]
     """A table of options; the options of the call win over it."""
-
-
-class RunKwargs(AgentKwargs, total=False):
-    """The keyword options of ``corral.run`` and ``corral.session``.
-
-    ::
-
-        options: corral.RunKwargs = {"policy": "edits", "timeout": 300}
-        corral.run_sync("gemini-cli", "Fix the typo", **options)
-    """
-
     verify: Verify | None
     """Commands or checks that the work must pass, in a clean tree of what the agent left."""
     verify_from: VerifyFrom

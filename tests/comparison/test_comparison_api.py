@@ -15,9 +15,10 @@ from support.repositories import git, repository
 from support.sandbox import needs_sandbox
 
 from corral._comparison import store
-from corral._comparison.plan import load_plan
+from corral._comparison.plan import judging_options, load_plan
 from corral._comparison.summary import summary
 from corral.errors import ConfigError
+from corral.run_kwargs import RunKwargs
 
 __all__ = ["repository"]
 
@@ -404,3 +405,14 @@ def test_a_runner_that_exits_before_its_tests_has_failed(repository: Path) -> No
     (row,) = compare(script, [FLASH], repository, verify="python3 -m unittest").attempts
     assert (row.verdict, row.exit_code) == ("failed", 0)
     assert "reported no test that passed" in row.reason
+
+
+def test_each_of_several_commands_must_pass() -> None:
+    run: RunKwargs = {"verify": ["true # first", "false"], "verify_timeout": "1m", "timeout": 5}
+    judging = judging_options(run)
+    assert run == {"timeout": 5}
+    assert judging["verify_timeout"] == 60
+    assert subprocess.run(["sh", "-c", judging["verify"]], check=False).returncode == 1
+    assert judging_options({"verify": ["true"]}) == {"verify": "true"}
+    with pytest.raises(ConfigError, match="with commands only"):
+        judging_options({"verify": [lambda _: True]})

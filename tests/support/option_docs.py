@@ -39,7 +39,7 @@ def _row(defined: Definition) -> str:
 def with_docstrings(source: str) -> str:
     """The source of ``RunKwargs``, and of what it is made of, with the text of each option below
     its key."""
-    start = source.index("class AgentKwargs(LimitKwargs, total=False):")
+    start = source.index("class RunKwargs(LimitKwargs, total=False):")
     texts = {each.name: each.text for each in DEFINITIONS}
     body: list[str] = []
     is_key = False

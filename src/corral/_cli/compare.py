@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Unpack, cast
+from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
 import msgspec
@@ -35,7 +35,7 @@ from corral._cli.options import (
 from corral._cli.run_result import read_schema
 from corral._cli.ui.terminal import echo, echo_err, echo_json
 from corral.errors import ConfigError, PromptError
-from corral.run_kwargs import AgentKwargs
+from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
     from corral._cli.ui.compare_report import CompareProgress
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 INCOMPLETE, BUDGET = 1, 8
 SHARED = tuple(name for name in EVERYWHERE if name != "program")
 """The options of agents. Each agent has its own program: corral.toml can name it."""
-JUDGING = tuple(name for name in VERIFICATION if name not in ("verify", "verify_timeout"))
-"""What judges; the verifier of a comparison has options of its own."""
 ID = run_argument("comparison", metavar="ID", completed="comparisons")
 MEMORY = option(
     "Execution", "--no-durable", "Run in this process; results are stored.", is_rare=True
@@ -56,15 +54,13 @@ OUTPUT = option(
 )
 
 
-class CompareFlags(PolicyFlags, AgentKwargs):
+class CompareFlags(PolicyFlags, RunKwargs):
     """The options of the command."""
 
     file: str | None
     agent: tuple[str, ...]
     repeat: int
-    verifier: str | None
     tests: str | None
-    verifier_timeout: float | None
     include_uncommitted: bool
     trust_tasks: bool
     name: str | None
@@ -76,7 +72,6 @@ class CompareFlags(PolicyFlags, AgentKwargs):
     output: str | None
     as_json: bool
     quiet: bool
-    scenarios: str | None
 
 
 class Shown(NamedTuple):
@@ -100,30 +95,22 @@ class Shown(NamedTuple):
 @AGENTS
 @policy_options
 @run_options(
-    (*SHARED, "images", "attachments", *JUDGING),
+    (*SHARED, "images", "attachments", *VERIFICATION),
     texts={
         "max_cost": "A limit on the cost of the complete comparison; when it is spent, no"
         " further attempt is started.",
         "timeout": "Time for each attempt; after that it is verified as it is.",
+        "verify": "Run this when the agent has ended, in a clean tree of what it left; exit code 0"
+        " passes.",
+        "verify_timeout": "Time for --verify; an attempt that exceeds it has failed.",
     },
     defaults={"timeout": "1h"},
 )
 @option("Execution", "--repeat N", "Attempts by each agent at each task.", type=int, default=1)
 @option(
     "Execution",
-    "--verify verifier COMMAND",
-    "Run this when the agent has ended, in a clean tree of what it left; exit code 0 passes.",
-)
-@option(
-    "Execution",
     "--tests PATH",
     "Copy this file or folder there before --verify; it is not there while the agent works.",
-)
-@option(
-    "Execution",
-    "--verify-timeout verifier_timeout DURATION",
-    "A limit for the verifier; an attempt that exceeds it has failed.  [default: 10m]",
-    is_rare=True,
 )
 @option(
     "Execution",
@@ -188,8 +175,9 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
     agents = read_agents(flags["agent"])
-    checks = (flags["verifier"], flags["tests"], flags["scenarios"])
-    is_verified = has_tasks or any(check is not None for check in checks)
+    options = read_options(flags)
+    checks = (options.get("verify"), flags["tests"], options.get("scenarios"))
+    is_verified = has_tasks or any(checks)
     if len(agents) < 2 and not (agents and is_verified):
         raise ConfigError(
             "compare needs two or more different agents",
@@ -202,14 +190,11 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         text = read_prompt_and_stdin(prompt, flags["file"])
     if text is None or not str(text).strip():
         raise PromptError("the prompt is empty", hint="Pass it as text, as a file or on stdin.")
-    options = cast("AgentKwargs", read_options(flags))
     comparison = api.compare(
         text,
         agents,
         repeat=flags["repeat"],
-        verify=flags["verifier"],
         tests=flags["tests"],
-        verify_timeout=flags["verifier_timeout"],
         include_uncommitted=flags["include_uncommitted"],
         trust_tasks=flags["trust_tasks"],
         output=read_schema(flags["schema"]) if flags["schema"] is not None else None,

@@ -7,7 +7,7 @@ default: attempts that have ended are never repeated, whatever crashes.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any, Final, Unpack
 
@@ -19,6 +19,7 @@ from corral._comparison.plan import (
     ComparisonPlan,
     build,
     fingerprint,
+    judging_options,
     load_plan,
     save_plan,
 )
@@ -29,60 +30,65 @@ from corral._engine.batch.results import BatchReport, BatchResult
 from corral._engine.batch.rounds import BatchCommand
 from corral._engine.batch.spec import BatchOptions
 from corral._engine.dbos import database
+from corral._engine.run_options import split_options
 from corral._engine.worker.executor import unpack_options
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
 from corral.errors import ConfigError
-from corral.receipt import VerifyFrom
-from corral.run_kwargs import AgentKwargs
+from corral.run_kwargs import RunKwargs
 from corral.values import as_object
 
 PROMPT = "{{prompt}}"
 MOST_TITLE = 120
 
 
-def compare(  # noqa: PLR0913
-    task: Tasks,
-    agents: Iterable[str],
-    *,
-    repeat: int = 1,
-    verify: str | None = None,
-    tests: str | os.PathLike[str] | None = None,
-    verify_timeout: float | None = None,
-    verify_from: VerifyFrom | None = None,
-    verify_with: Sequence[str] = (),
-    work: Sequence[str] = (),
-    judge_files: Sequence[str] = (),
-    put_back: bool = False,
-    scenarios: str | os.PathLike[str] | None = None,
-    scenario_threshold: float | None = None,
-    judge: str | None = None,
-    include_uncommitted: bool = False,
-    trust_tasks: bool = False,
-    output: object = None,
-    name: str | None = None,
-    concurrency: int = 4,
-    attempts: int = 3,
-    retry_missing: bool = False,
-    durable: bool = True,
-    db: str | None = None,
-    on_result: Callable[[BatchResult, BatchReport], None] | None = None,
-    **options: Unpack[AgentKwargs],
-) -> Comparison:
+class CompareKwargs(RunKwargs, total=False):
+    """The keyword options of ``corral.compare``: of the comparison, and of ``corral.run`` for each
+    attempt.
+
+    ::
+
+        options: corral.CompareKwargs = {"repeat": 5, "verify": "pytest -q", "policy": "edits"}
+        corral.compare_sync("Fix the failing test", ["gemini", "claude"], **options)
+    """
+
+    repeat: int
+    """Attempts by each agent at each task."""
+    tests: str | os.PathLike[str] | None
+    """A file or folder that is copied into the clean tree before ``verify`` runs, and does not
+    exist while the agent works. With it, ``verify_from`` is ``after`` if not given."""
+    include_uncommitted: bool
+    """Agents start with the changes that are not committed."""
+    trust_tasks: bool
+    """The tasks are your own: their commands run without a sandbox."""
+    output: object
+    """A type or JSON Schema that answers must fit."""
+    name: str | None
+    """The same call with the same name continues the comparison; without one, each call is a new
+    comparison."""
+    concurrency: int
+    """Attempts at once."""
+    attempts: int
+    """How often an attempt is started that fails temporarily (network, rate limits)."""
+    retry_missing: bool
+    """Run the missing attempts of a comparison again."""
+    durable: bool
+    """Whether a crash loses nothing: yes, if not given. What has ended is stored in any case."""
+    db: str | None
+    """In which database it is stored."""
+    on_result: Callable[[BatchResult, BatchReport], None] | None
+    """Called with each result."""
+
+
+def compare(task: Tasks, agents: Iterable[str], **options: Unpack[CompareKwargs]) -> Comparison:
     """Let several agents do the same tasks, verify their work, and count: ``await`` it for the
     ``ComparisonSummary``.
 
     ``task``: a prompt; the path of a file of tasks (``.jsonl``, ``.csv``, ``.toml``); or a list of
     tasks (dicts with ``prompt``, ``verify``, ``tests``, ...).
     ``agents``: names; ``vendor:model`` is the built-in agent on that model, ``AGENT@MODEL`` an
-    agent with a model. ``repeat``: attempts by each agent at each task. ``verify``: a shell command
-    that is run when the agent has ended, in a clean tree of what it left; exit code 0 passes.
-    Without one, an attempt passes if the agent's turn succeeds. ``tests``: a file or folder that is
-    copied there before the command runs, and does not exist while the agent works.
-    ``verify_timeout``: seconds for the verifier, 600 if not given. ``verify_from``,
-    ``verify_with``, ``work``, ``judge_files`` and ``put_back`` as for ``corral.run``; with
-    ``tests``, ``verify_from`` is ``after`` if not given. ``scenarios``, ``scenario_threshold`` and
-    ``judge``: held-out scenarios that each attempt
-    must satisfy, too. ``output``: a type or JSON Schema that answers must fit.
+    agent with a model. See ``CompareKwargs`` and ``RunKwargs`` for the ``options``. ``verify`` is
+    run when the agent has ended, in a clean tree of what it left; exit code 0 passes. Without it,
+    an attempt passes if the agent's turn succeeds. ``max_cost`` counts for the complete comparison.
 
     Each attempt works in its own git worktree at ``HEAD``, or in its own copy of the folder if it
     is in no repository; with ``include_uncommitted`` also with the changes that are not committed.
@@ -93,13 +99,6 @@ def compare(  # noqa: PLR0913
     only if the policy allows it; they get at most an hour, and 10 minutes for the verifier, unless
     ``timeout`` and ``verify_timeout`` say more. ``trust_tasks``: they are your own, and none of
     this applies.
-
-    ``name``: the same call with the same name continues the comparison; without one, each call is a
-    new comparison. ``concurrency``: attempts at once. ``attempts``: how often an attempt is
-    started that fails temporarily (network, rate limits). ``retry_missing``: run the missing
-    attempts of a comparison again. ``durable=False`` runs it in this process; what has ended is
-    stored all the same. ``on_result`` is called with each result. ``max_cost`` counts for
-    the complete comparison. Other ``options`` are those of ``corral.run``.
 
     An attempt without a verdict (the agent is not installed, the network fails, a rate limit) is
     *missing*: it counts neither as passed nor as failed. Errors in the call are raised at the
@@ -113,32 +112,10 @@ def compare(  # noqa: PLR0913
         for agent in found.agents:
             print(agent.agent, agent.rate.value, agent.rate.low, agent.rate.high)
     """
-    chosen = CompareOptions(
-        agents=tuple(agents),
-        repeat=repeat,
-        verify=verify,
-        tests=None if tests is None else os.fspath(tests),
-        verify_timeout=verify_timeout,
-        verify_from=verify_from,
-        verify_with=tuple(verify_with),
-        work=tuple(work),
-        judge_files=tuple(judge_files),
-        put_back=put_back,
-        scenarios=None if scenarios is None else os.fspath(scenarios),
-        scenario_threshold=scenario_threshold,
-        judge=judge,
-        include_uncommitted=include_uncommitted,
-        trust_tasks=trust_tasks,
-        name=name,
-        concurrency=concurrency,
-        attempts=attempts,
-        output=output,
-        run=options,
-    )
-    running = ComparisonSettings(
-        retry_missing=retry_missing, durable=durable, db=db, on_result=on_result
-    )
-    return Comparison(lambda: prepare(task, chosen), running)
+    own, run = split_options(options, CompareKwargs)
+    settings = {name: own.pop(name) for name in RUNNING if name in own}
+    chosen = CompareOptions(agents=tuple(agents), **own, **judging_options(run), run=run)
+    return Comparison(lambda: prepare(task, chosen), ComparisonSettings(**settings))
 
 
 compare_sync: Final = sync_twin(compare)
@@ -150,6 +127,10 @@ compare_sync.__doc__ = """
         found = corral.compare_sync("Fix the bug", ["gemini", "claude"], verify="make test")
         print(found.agents[0].rate)
     """
+
+
+RUNNING = ("retry_missing", "durable", "db", "on_result")
+"""Options that say how a comparison is run; the others are its plan."""
 
 
 class ComparisonSettings(msgspec.Struct, frozen=True, kw_only=True):

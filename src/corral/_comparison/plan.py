@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 
@@ -37,8 +37,8 @@ from corral._system.git.worktree import name_part, repository_root
 from corral.errors import ConfigError, CorralError, StorageFailed, UnknownAgent
 from corral.options import check_scope
 from corral.receipt import VerifyFrom
-from corral.run_kwargs import AgentKwargs
-from corral.values import Json, decode_as
+from corral.run_kwargs import RunKwargs
+from corral.values import Json, decode_as, is_sequence
 
 MOST = 100_000
 """Attempts of a comparison."""
@@ -133,7 +133,7 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     agents: tuple[str, ...]
     repeat: int = 1
     verify: str | None = None
-    tests: str | None = None
+    tests: str | os.PathLike[str] | None = None
     verify_timeout: float | None = None
     verify_from: VerifyFrom | None = None
     verify_with: tuple[str, ...] = ()
@@ -149,7 +149,35 @@ class CompareOptions(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 4
     attempts: int = 3
     output: object = None
-    run: AgentKwargs = msgspec.field(default_factory=AgentKwargs)
+    run: RunKwargs = msgspec.field(default_factory=RunKwargs)
+
+
+JUDGING = ("verify", "verify_timeout", "verify_from", "verify_with", "work", "judge_files",
+           "put_back", "scenarios", "scenario_threshold", "judge")  # fmt: skip
+"""Options of a run with which the comparison judges the attempts."""
+
+
+def judging_options(run: RunKwargs) -> dict[str, Any]:
+    """Remove the options that judge from those of the attempts; returns them. Raises
+    ``ConfigError``."""
+    options = cast("dict[str, Any]", run)
+    given = {name: options.pop(name) for name in JUDGING if name in options}
+    given = {name: value for name, value in given.items() if value is not None}
+    if "verify" in given:
+        verify = given["verify"]
+        commands = [*verify] if is_sequence(verify) else [verify]
+        if not all(isinstance(command, str) for command in commands):
+            raise ConfigError("a comparison can be verified with commands only")
+        several = len(commands) > 1
+        given["verify"] = " && ".join(f"({each}\n)" if several else each for each in commands)
+    if "verify_timeout" in given:
+        given["verify_timeout"] = durations.seconds(given["verify_timeout"])
+    for name in ("verify_with", "work", "judge_files"):
+        if name in given:
+            given[name] = tuple(given[name])
+    if "scenarios" in given:
+        given["scenarios"] = os.fspath(given["scenarios"])
+    return given
 
 
 # Checks.
@@ -193,7 +221,8 @@ def fingerprint(tasks: Sequence[CompareTask], options: CompareOptions) -> str:
     """A digest of what is compared: equal for the same call. Limits on the comparison itself, such
     as its budget, are not part of it."""
     run = {key: each for key, each in options.run.items() if key not in ("max_cost", "cwd")}
-    given = (options.agents, options.repeat, options.verify, options.tests, options.verify_timeout)
+    tests = None if options.tests is None else os.fspath(options.tests)
+    given = (options.agents, options.repeat, options.verify, tests, options.verify_timeout)
     judged = (options.verify_from, options.verify_with, options.judge_files, options.scenarios)
     scope = (options.work, options.put_back)
     held_out = (options.scenario_threshold, options.judge)
@@ -267,7 +296,7 @@ def build(tasks: Sequence[CompareTask], title: str, options: CompareOptions) -> 
         folder = check_scenarios(options, cwd)
         options = msgspec.structs.replace(options, scenarios=folder)
         hidden = {"hidden": [*(run.get("hidden") or ()), folder]}
-        run.update(cast("AgentKwargs", hidden))
+        run.update(cast("RunKwargs", hidden))
         options = msgspec.structs.replace(options, run={**run, "cwd": str(cwd)})
     verified = [_with_defaults(task, options, cwd) for task in tasks]
     name = options.name or f"compare-{secrets.token_hex(3)}"
@@ -493,7 +522,7 @@ class _Builder:
 
     def _check_hidden(self, task: CompareTask, root: Path, commit: str, inside: str) -> None:
         """Tests that are in the agents' files are not hidden. Raises ``ConfigError``."""
-        tests = task.tests or (self._options.tests or "")
+        tests = task.tests or os.fspath(self._options.tests or "")
         if not tests:
             return
         place = os.path.normpath(os.path.join(inside, _target(tests, self._cwd)))

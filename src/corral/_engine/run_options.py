@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -12,7 +12,7 @@ from corral._core.lookup import nearest
 from corral._system import fs
 from corral.errors import ConfigError
 from corral.options import KNOWN
-from corral.run_kwargs import AgentKwargs, RunKwargs
+from corral.run_kwargs import RunKwargs
 from corral.values import Json, as_object, is_sequence
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ class WorkflowKwargs(RunKwargs, total=False):
 
     ::
 
-        options: workflows.WorkflowKwargs = {"agent": "gemini", "task": {"max_cost": 0.5}}
-        result = await workflows.run(fix, issue="The login fails", **options)
+        options: workflows.WorkflowKwargs = {"policy": "edits", "task": {"max_cost": 0.5}}
+        workflows.run_sync(fix, {"issue": "The login fails"}, **options)
     """
 
     agent: str | None
@@ -84,8 +84,8 @@ class PipelineKwargs(WorkflowKwargs, total=False):
 
     ::
 
-        options: pipelines.PipelineKwargs = {"goal": "Review this project", "max_cost": 2}
-        result = await pipelines.run("review.dot", **options)
+        options: pipelines.PipelineKwargs = {"goal": "Version 2.4", "max_cost": 2.0}
+        pipelines.run_sync("release.dot", **options)
     """
 
     goal: str | None
@@ -101,6 +101,14 @@ class PipelineKwargs(WorkflowKwargs, total=False):
     """Additional transforms."""
     rules: Iterable[Rule]
     """Additional lint rules."""
+
+
+def split_options(options: RunKwargs, kind: type[RunKwargs]) -> tuple[dict[str, Any], RunKwargs]:
+    """The options that this kind of call has of its own, and those of each of its runs."""
+    names = kind.__annotations__.keys() - RunKwargs.__annotations__.keys()
+    own = {name: value for name, value in options.items() if name in names}
+    run = {name: value for name, value in options.items() if name not in names}
+    return own, cast("RunKwargs", run)
 
 
 def check_names(options: WorkflowKwargs, kind: type[WorkflowKwargs]) -> None:
@@ -134,7 +142,7 @@ def with_active_span(options: RunKwargs) -> RunKwargs:
     return options
 
 
-def as_json(options: AgentKwargs | None) -> dict[str, Json]:
+def as_json(options: RunKwargs | None) -> dict[str, Json]:
     """The options as JSON, to store them with the run. Raises ``ConfigError``."""
     given: dict[str, object] = {**(options or {})}
     verify = given.get("verify") or ()

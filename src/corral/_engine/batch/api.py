@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Unpack
 
 import msgspec
 
-from corral._core.spending import LimitKwargs
 from corral._engine import process_engine
 from corral._engine.batch.batch_spans import BatchSpans, batch_spans
 from corral._engine.batch.results import (
@@ -47,65 +46,42 @@ from corral._engine.batch.rounds import (
     plan_memory,
     spent_by,
 )
-from corral._engine.batch.spec import BatchOptions, BatchSpec, build_spec
+from corral._engine.batch.spec import BatchKwargs, BatchOptions, BatchSpec, build_spec
 from corral._engine.batch.task_scheduler import is_left
 from corral._engine.batch.tasks import TaskInput
 from corral._engine.dbos.database import Database, require
 from corral._engine.memory_runner import MemoryRun
+from corral._engine.run_options import split_options
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._protocol.schema import Schema
 from corral._publishing import published
 from corral._system.clock import Stopwatch
 from corral._system.threads import short_traceback_async, sync_twin
 from corral.errors import ConfigError
-from corral.run_kwargs import RunKwargs
 from corral.values import Output, OutputT, T_co
 
 if TYPE_CHECKING:
-    from corral._sessions.tools.hooks import Before
+    pass
 
 __all__ = ["Batch", "BatchReport", "BatchResult", "as_json", "batch", "batch_sync", "line_of"]
 
 
-def batch(  # noqa: PLR0913
+def batch(
     tasks: Iterable[TaskInput] | str | os.PathLike[str],
     prompt: str = "{{task}}",
     *,
-    agent: str | None = None,
     output: Output[OutputT] | None = None,
-    results: str | os.PathLike[str] | None = None,
-    name: str | None = None,
-    concurrency: int = 4,
-    in_order: bool = False,
-    retry_failed: bool = False,
-    accept_changed: bool = False,
-    attempts: int = 3,
-    worktree: bool = False,
-    patch: bool = False,
-    simulate: bool = False,
-    durable: bool = True,
-    db: str | None = None,
-    queue: str | None = None,
-    task: LimitKwargs | None = None,
-    on_tool_call: Before | None = None,
     on_result: Callable[[BatchResult[OutputT], BatchReport[OutputT]], None] | None = None,
-    **options: Unpack[RunKwargs],
+    **options: Unpack[BatchKwargs],
 ) -> Batch[OutputT]:
     """Run every task with an agent: ``await`` it for the report, or use ``async with`` and read the
     results one by one.
 
     ``tasks``: dicts, texts, or a file of them (one JSON value per line, or ``.csv``). ``prompt``:
     a template with ``{{field}}`` for each field, ``{{task}}`` for a text. ``output``: a type or a
-    JSON Schema; every success then has a value of it. ``results``: a file with one line per
-    result. The same call continues after a crash, by this file or by ``name``. ``concurrency``:
-    tasks that run at once. ``in_order``: write results in the order of the tasks. ``retry_failed``:
-    run failed tasks again. ``accept_changed``: accept changed tasks. ``attempts``: attempts for a
-    task whose failure may be temporary. ``worktree``: each task gets a git worktree at HEAD, and
-    its changes become a branch; ``patch`` adds a patch. ``queue``: the workers of this queue run
-    the tasks. ``on_result`` is called with each result and the report so far. ``on_tool_call``
-    as in ``corral.run``; it needs ``durable=False``, because the tasks of a durable batch run in
-    other processes. The limits among the ``options`` are for all model calls of the batch, those of
-    ``task`` for each task within it. Other ``options`` are those of ``corral.run``.
+    JSON Schema; every success then has a value of it. ``on_result`` is called with each result and
+    the report so far. See ``BatchKwargs`` and ``RunKwargs`` for the ``options``: those of
+    ``corral.run`` are for each task, and the limits among them for all tasks together.
 
     Errors in the call are raised at the start, before anything is spent; a failed task is not an
     error.
@@ -115,27 +91,8 @@ def batch(  # noqa: PLR0913
         report = await corral.batch(["a.py", "b.py"], "Summarize {{task}}", agent="gemini-cli")
         print(report.succeeded, report.failed)
     """
-    chosen = BatchOptions(
-        agent=agent,
-        output=output,
-        results=None if results is None else Path(results),
-        name=name,
-        concurrency=concurrency,
-        in_order=in_order,
-        retry_failed=retry_failed,
-        accept_changed=accept_changed,
-        attempts=attempts,
-        worktree=worktree,
-        patch=patch,
-        simulate=simulate,
-        durable=durable,
-        db=db,
-        queue=queue,
-        task_limits=task or {},
-        on_tool_call=on_tool_call,
-        on_result=on_result,
-        run=options,
-    )
+    own, run = split_options(options, BatchKwargs)
+    chosen = BatchOptions(output=output, on_result=on_result, **own, run=run)
     return Batch(tasks, prompt, chosen)
 
 
@@ -271,7 +228,7 @@ class Batch(Generic[T_co]):
         async with AsyncExitStack() as stack:
             out: OutputFile | None = None
             if options.results is not None:
-                out = OutputFile(options.results)
+                out = OutputFile(Path(options.results))
                 stack.callback(out.close)
             own: MemoryRun | None = None
             target: Database | None = None

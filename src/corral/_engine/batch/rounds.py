@@ -436,7 +436,7 @@ def _new_round(
         tasks=text,
         number=number,
         concurrency=options.concurrency,
-        has_own_limits=any(options.task_limits.values()) or bool(options.agents),
+        has_own_limits=any(options.task.values()) or bool(options.agents),
     )
 
 

@@ -43,13 +43,56 @@ class AgentChoice(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     model: str = ""
 
 
+class BatchKwargs(RunKwargs, total=False):
+    """The keyword options of ``corral.batch``, and of ``corral.run`` for each task.
+
+    ::
+
+        options: corral.BatchKwargs = {"results": "results.jsonl", "task": {"max_cost": 0.5}}
+        corral.batch_sync("tasks.jsonl", "Summarize {{task}}", **options)
+    """
+
+    agent: str | None
+    results: str | os.PathLike[str] | None
+    """A file with one line per result. The same call continues after a crash, by this file or by
+    ``name``."""
+    name: str | None
+    concurrency: int
+    """Tasks that run at once."""
+    in_order: bool
+    """Write results in the order of the tasks."""
+    retry_failed: bool
+    """Run failed tasks again."""
+    accept_changed: bool
+    """Accept changed tasks."""
+    attempts: int
+    """Attempts for a task whose failure may be temporary."""
+    worktree: bool
+    """Each task gets a git worktree at HEAD, and its changes become a branch."""
+    patch: bool
+    """Put the patch of that branch into the result."""
+    simulate: bool
+    """Simulate the answers: nothing is spent."""
+    durable: bool
+    """Whether the batch is stored: yes, if not given."""
+    db: str | None
+    """In which database it is stored."""
+    queue: str | None
+    """The workers of this queue run the tasks."""
+    task: LimitKwargs
+    """The limits of each task, within those of the batch."""
+    on_tool_call: Before | None
+    """As in ``corral.run``; it needs ``durable=False``, because the tasks of a durable batch run in
+    other processes."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BatchOptions:
-    """The arguments of ``corral.batch`` except tasks and prompt; they are documented there."""
+    """The options of a batch, with their defaults; ``BatchKwargs`` documents them."""
 
     agent: str | None = None
     output: object = None
-    results: Path | None = None
+    results: str | os.PathLike[str] | None = None
     name: str | None = None
     concurrency: int = 4
     in_order: bool = False
@@ -62,7 +105,7 @@ class BatchOptions:
     durable: bool = True
     db: str | None = None
     queue: str | None = None
-    task_limits: LimitKwargs = field(default_factory=LimitKwargs)
+    task: LimitKwargs = field(default_factory=LimitKwargs)
     on_tool_call: Before | None = None
     on_result: Callable[[BatchResult, BatchReport], None] | None = None
     agents: tuple[AgentChoice, ...] = ()
@@ -134,7 +177,7 @@ def build_spec(
     # The attempts of a comparison have their own limits but for the cost.
     limits = take_limits(
         run,
-        options.task_limits,
+        options.task,
         ("max_cost",) if options.agents else LIMITS,
     )
     model = run.pop("model", None) or ""
@@ -162,7 +205,7 @@ def build_spec(
         attrs["timeout"] = timeout
     if schema_text:
         attrs["output_schema"] = schema_text
-    name = _name(options.name, options.results, source)
+    name = _name(options.name, Path(options.results) if options.results else None, source)
     if options.worktree:
         root, commit = repository_root(workspace)
         attrs |= {
