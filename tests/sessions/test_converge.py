@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
@@ -139,7 +140,8 @@ async def test_the_result_names_the_kept_round_and_only_its_files(workspace: Pat
     pieces: list[str] = []
     assert result.resume_token is not None
     assert result.receipt is not None
-    document.write(stored_run.find(result.resume_token), pieces.append)
+    stored = await asyncio.to_thread(stored_run.find, result.resume_token)
+    document.write(stored, pieces.append)
     assert receipt_markdown(result.receipt) in "".join(pieces)
     result, _ = await converge(workspace, ["touch d"], *checks)
     assert (result.verdict, result.rounds, result.kept_round) == ("verified", 1, 1)
