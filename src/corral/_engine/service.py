@@ -230,9 +230,9 @@ async def add_budget(
         rows[0].check_format()
         has_ended = rows[0].has_ended
         if rows[0].name == BATCH_WORKFLOW:
-            # The workflow of a batch does nothing. Its last round says whether it has ended.
-            rounds = [rows[0], *client.list_workflows(prefix=f"{run}#", name=BATCH_WORKFLOW)]
-            has_ended = rounds[-1].labels.get(BATCH_CLOSED) is not None
+            later = client.list_workflows(prefix=f"{run}#", name=BATCH_WORKFLOW)
+            last = later[0] if later else rows[0]
+            has_ended = last.labels.get(BATCH_CLOSED) is not None
         if has_ended:
             kind = rows[0].labels.get("kind") or "pipeline"
             raise ConfigError(
