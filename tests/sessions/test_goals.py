@@ -140,6 +140,10 @@ async def test_the_timeout_applies_to_all_rounds_and_a_late_turn_still_ends_with
     assert result.text == "half"
     assert "half" in {Path(file.path).name for file in result.files}
     assert isinstance(seen[-1], Done)
+    # The late turn had only what the first one left of the time.
+    late = seen[-1].error
+    assert late is not None
+    assert late.message != "timed out after 4s in all"
     assert child_pids() == []
 
 
