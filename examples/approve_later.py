@@ -1,8 +1,8 @@
 """Plan, implement, review; then a person decides, hours or days later: approve_later.dot in Python.
 
 corral workflow run approve_later.py --approve edits --arg goal="Add a --quiet flag"
-corral workflow answer last yes     # or no: the work is done again
-corral workflow resume last
+corral runs answer last yes     # or no: the work is done again
+corral runs resume last
 
 Lines of code: 11; with langgraph: 38 (peers/approve_later_langgraph.py)
 Lines of code: 11; with prefect: 25 (peers/approve_later_prefect.py)

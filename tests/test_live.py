@@ -16,7 +16,7 @@ from support.scripted_acp import agent
 
 import corral
 from corral import live
-from corral._publishing import link
+from corral._publishing import control, link
 from corral._publishing.records import folder
 from corral._sessions import sinks
 from corral._sessions.permissions import Asker
@@ -55,13 +55,13 @@ async def test_another_process_answers_and_the_agent_goes_on(
     assert request.deadline is not None
     about = await running()
     assert (about.kind, about.state, about.label) == ("session", "waiting_permission", "nightly")
-    await asyncio.to_thread(live.answer, request.run, decision, request_id=request.request_id)
+    await asyncio.to_thread(control.answer, request.run, decision, request_id=request.request_id)
     events = await task
     made = decision_of(events)
     assert (made.decision, made.by, made.rule) == (
         decision,
         "person",
-        "answered with corral.live.answer",
+        "answered with corral.runs.answer",
     )
     assert [*folder().glob("*.json"), *folder().glob("*.sock")] == []
 
@@ -74,7 +74,9 @@ async def test_of_many_answers_at_once_one_counts_and_the_others_get_an_error(
 
     def answer(number: int) -> str:
         try:
-            live.answer(request.run, "allow_once", request_id=request.request_id, by=f"n{number}")
+            control.answer(
+                request.run, "allow_once", request_id=request.request_id, by=f"n{number}"
+            )
         except live.LiveError as error:
             return f"{error.problem.code}: {error.message}"
         return f"n{number}"
@@ -104,7 +106,7 @@ async def test_the_callers_own_question_ends_when_the_answer_comes_from_elsewher
 
     task = asyncio.create_task(run(workspace, ask=ask))
     request = await pending_request()
-    await asyncio.to_thread(live.answer, "last", "allow_once", by="the page")
+    await asyncio.to_thread(control.answer, "last", "allow_once", by="the page")
     assert request.request_id
     assert decision_of(await task).decision == "allow_once"
     assert answers == ["answered: the page"]
@@ -123,7 +125,7 @@ async def test_an_answer_that_comes_after_the_callers_own_is_an_error(workspace:
     await asyncio.to_thread(wait_for, lambda: not live.pending())
     with pytest.raises(live.LiveError, match="already answered: where the run was started"):
         await asyncio.to_thread(
-            live.answer, request.run, "allow_once", request_id=request.request_id
+            control.answer, request.run, "allow_once", request_id=request.request_id
         )
     (workspace / "go").touch()
     made = decision_of(await task)
@@ -153,17 +155,17 @@ async def test_wrong_ids_and_late_answers_are_errors(workspace: Path) -> None:
     task = asyncio.create_task(run(workspace, remote_answers=True))
     request = await pending_request()
     with pytest.raises(live.LiveError, match="no request '99' is open") as unknown:
-        await asyncio.to_thread(live.answer, request.run, "deny", request_id="99")
+        await asyncio.to_thread(control.answer, request.run, "deny", request_id="99")
     assert code_of(unknown) == "unknown_request"
     with pytest.raises(live.LiveError, match="this is another one") as other:
-        await asyncio.to_thread(live.answer, request.run, "deny", key="of another request")
+        await asyncio.to_thread(control.answer, request.run, "deny", key="of another request")
     assert code_of(other) == "answered"
     with pytest.raises(live.LiveError, match="no-such-run is not running"):
-        await asyncio.to_thread(live.answer, "no-such-run", "deny")
-    await asyncio.to_thread(live.answer, request.run, "deny")
+        await asyncio.to_thread(control.answer, "no-such-run", "deny")
+    await asyncio.to_thread(control.answer, request.run, "deny")
     await task
     with pytest.raises(live.LiveError, match="is not running") as late:
-        await asyncio.to_thread(live.answer, request.run, "deny")
+        await asyncio.to_thread(control.answer, request.run, "deny")
     assert code_of(late) == "not_live"
 
 
@@ -204,11 +206,11 @@ async def test_a_running_session_is_seen_cancelled_and_not_steered(
     about = await running()
     assert (about.state, about.title, about.cwd) == ("running", "text working hang", str(workspace))
     with pytest.raises(live.LiveError, match="cannot be steered while it works") as refused:
-        await asyncio.to_thread(live.steer, about.id, "faster")
+        await asyncio.to_thread(control.steer, about.id, "faster")
     assert code_of(refused) == "refused"
     with pytest.raises(live.LiveError, match="no budget"):
-        await asyncio.to_thread(live.add_budget, about.id, 1.0)
-    await asyncio.to_thread(live.cancel, about.id)
+        await asyncio.to_thread(control.add_budget, about.id, 1.0)
+    await asyncio.to_thread(control.cancel, about.id)
     result = corral.result_from_events(await task)
     assert result.status == "interrupted"
     assert live.processes() == []
@@ -234,7 +236,7 @@ async def test_the_prompts_of_a_pool_are_runs_of_their_own(
             wait_for, lambda: found if len(found := live.pending()) == 2 else None
         )
         for each in both:
-            await asyncio.to_thread(live.answer, each.run, "allow_once")
+            await asyncio.to_thread(control.answer, each.run, "allow_once")
         assert [(await task).text for task in tasks] == ["[b-once]"] * 2
         assert len({each.run for each in both}) == 2
         assert live.runs() == []
@@ -250,7 +252,7 @@ async def test_what_others_see_of_a_request_has_no_secrets(workspace: Path) -> N
     assert request.title == "curl -H [MY_TOKEN redacted]"
     assert secret not in f"{written.read_text()} {request}"
     assert (written.stat().st_mode & 0o777, folder().stat().st_mode & 0o777) == (0o600, 0o700)
-    await asyncio.to_thread(live.answer, request.run, "deny")
+    await asyncio.to_thread(control.answer, request.run, "deny")
     await task
 
 

@@ -135,7 +135,7 @@ class RunOptions(LimitFields, msgspec.Struct, frozen=True, kw_only=True, omit_de
     allows and ``deny`` denies without asking."""
     remote_answers: bool = False
     """Without an ``ask=`` callback or a terminal, wait until another process answers permission
-    requests: ``corral sessions answer``, ``corral view``, ``corral.live.answer``."""
+    requests: ``corral runs answer``, ``corral view``, ``corral.runs.answer``."""
     answer_timeout: float = 300.0
     """Seconds that a permission request waits for an answer before it is denied."""
     notify: str | None = None

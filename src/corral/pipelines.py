@@ -19,21 +19,7 @@ from corral._core.lazy_names import load_public_name, public_names
 
 if TYPE_CHECKING:
     # ``Name as Name`` makes a name public for type checkers.
-    from corral._engine.existing_runs import (
-        add_budget as add_budget,
-        add_budget_sync as add_budget_sync,
-        answer as answer,
-        answer_sync as answer_sync,
-        answer_with_token as answer_with_token,
-        answer_with_token_sync as answer_with_token_sync,
-        cancel as cancel,
-        cancel_sync as cancel_sync,
-    )
     from corral._engine.pipeline_runs import (
-        fork as fork,
-        fork_sync as fork_sync,
-        resume as resume,
-        resume_sync as resume_sync,
         run as run,
         run_sync as run_sync,
     )
@@ -68,9 +54,7 @@ if TYPE_CHECKING:
     from corral._pipelines.scheduler.outcome import Outcome as Outcome
 
 _HOMES = {
-    "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync"
-    " answer_with_token answer_with_token_sync cancel cancel_sync",
-    "corral._engine.pipeline_runs": "fork fork_sync resume resume_sync run run_sync",
+    "corral._engine.pipeline_runs": "run run_sync",
     "corral._engine.run_options": "PipelineKwargs",
     "corral._engine.run_result": "PipelineResult",
     "corral._pipelines.": "events",

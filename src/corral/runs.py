@@ -20,6 +20,22 @@ from corral._core.lazy_names import load_public_name, public_names
 
 if TYPE_CHECKING:
     # ``Name as Name`` makes a name public for type checkers.
+    from corral._runs.act import (
+        answer as answer,
+        answer_sync as answer_sync,
+        answer_with_token as answer_with_token,
+        answer_with_token_sync as answer_with_token_sync,
+        budget as budget,
+        budget_sync as budget_sync,
+        cancel as cancel,
+        cancel_sync as cancel_sync,
+        fork as fork,
+        fork_sync as fork_sync,
+        resume as resume,
+        resume_sync as resume_sync,
+        steer as steer,
+        steer_sync as steer_sync,
+    )
     from corral._runs.run_record import Run as Run, RunDetails as RunDetails
     from corral._runs.verbs import (
         delete as delete,
@@ -40,6 +56,8 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
+    "corral._runs.act": "answer answer_sync answer_with_token answer_with_token_sync budget"
+    " budget_sync cancel cancel_sync fork fork_sync resume resume_sync steer steer_sync",
     "corral._runs.run_record": "Run RunDetails",
     "corral._runs.verbs": "delete delete_sync export export_sync list list_sync prune prune_sync"
     " replay replay_sync show show_sync usage usage_sync watch",

@@ -26,24 +26,10 @@ from corral._core.lazy_names import load_public_name, public_names
 
 if TYPE_CHECKING:
     # ``Name as Name`` makes a name public for type checkers.
-    from corral._engine.existing_runs import (
-        add_budget as add_budget,
-        add_budget_sync as add_budget_sync,
-        answer as answer,
-        answer_sync as answer_sync,
-        cancel as cancel,
-        cancel_sync as cancel_sync,
-    )
     from corral._engine.run_options import WorkflowKwargs as WorkflowKwargs
     from corral._engine.run_result import WorkflowResult as WorkflowResult
     from corral._engine.workflow_runs import (
         ResumePlan as ResumePlan,
-        fork as fork,
-        fork_sync as fork_sync,
-        plan_resume as plan_resume,
-        plan_resume_sync as plan_resume_sync,
-        resume as resume,
-        resume_sync as resume_sync,
         run as run,
         run_sync as run_sync,
     )
@@ -56,12 +42,9 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "corral._engine.existing_runs": "add_budget add_budget_sync answer answer_sync cancel"
-    " cancel_sync",
     "corral._engine.run_options": "WorkflowKwargs",
     "corral._engine.run_result": "WorkflowResult",
-    "corral._engine.workflow_runs": "ResumePlan fork fork_sync plan_resume"
-    " plan_resume_sync resume resume_sync run run_sync",
+    "corral._engine.workflow_runs": "ResumePlan run run_sync",
     "corral._workflows.definition": "Workflow workflow",
     "corral._workflows.flow": "AgentStep CommandStep Flow PersonAnswer",
 }

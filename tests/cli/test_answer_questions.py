@@ -1,4 +1,4 @@
-"""``corral sessions answer ID TEXT``: a question of an agent, answered from another terminal."""
+"""``corral runs answer ID TEXT``: a question of an agent, answered from another terminal."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from support.live_runs import one_pending, wait_for
 from support.pipeline_command import CORRAL, corral
 
 from corral import live
+from corral._publishing import control
 from corral.testing import Call, ModelServer, Turn, say
 from corral.values import Json
 
@@ -55,9 +56,9 @@ def test_a_question_is_listed_and_answered(
     assert [option.label for option in request.fields[0].options] == ["SQLite", "Postgres"]
     listed = corral("runs", "list", "--json", cwd=workspace).stdout
     assert json.loads(listed)[0]["state"] == "waiting"
-    wrong = corral("sessions", "answer", "last", "--allow", cwd=workspace)
+    wrong = corral("runs", "answer", "last", "--allow", cwd=workspace)
     assert (wrong.returncode, "answered with a text" in wrong.stderr) == (2, True)
-    empty = corral("sessions", "answer", "last", "", cwd=workspace)
+    empty = corral("runs", "answer", "last", "", cwd=workspace)
     assert (empty.returncode, "an answer is needed" in empty.stderr) == (2, True)
     assert asking.stderr is not None
     err = ""
@@ -65,12 +66,12 @@ def test_a_question_is_listed_and_answered(
         line = asking.stderr.readline()
         assert line, err
         err += line
-    answered = corral("sessions", "answer", request.run[:15], "2, 1", cwd=workspace)
+    answered = corral("runs", "answer", request.run[:15], "2, 1", cwd=workspace)
     assert (answered.returncode, answered.stderr) == (0, "")
     out, rest = asking.communicate(timeout=60)
     assert (asking.returncode, out) == (0, "Done.\n")
     err += rest
-    assert f'answer with: corral sessions answer {request.run} "TEXT" (or --deny)' in err
+    assert f'answer with: corral runs answer {request.run} "TEXT" (or --deny)' in err
     assert "1. SQLite" in err
     assert "asked    Which database? → Postgres, SQLite" in err
     assert "Postgres" in json.dumps([text for _, text in server.requests[-1].tool_results])
@@ -78,7 +79,7 @@ def test_a_question_is_listed_and_answered(
 
 def test_a_question_is_declined(server: ModelServer, asking: subprocess.Popen[str]) -> None:
     request = wait_for(one_pending)
-    live.answer(request.run, "deny", request_id=request.request_id, key=request.key)
+    control.answer(request.run, "deny", request_id=request.request_id, key=request.key)
     assert asking.communicate(timeout=60)[0] == "Done.\n"
     assert "did not answer" in json.dumps([text for _, text in server.requests[-1].tool_results])
 
@@ -86,6 +87,6 @@ def test_a_question_is_declined(server: ModelServer, asking: subprocess.Popen[st
 def test_answers_by_key_are_checked(asking: subprocess.Popen[str]) -> None:
     request = wait_for(one_pending)
     with pytest.raises(live.LiveError, match="no field 'database'"):
-        live.answer(request.run, answers={"database": "SQLite"})
-    live.answer(request.run, answers={"answer": ["SQLite", "files"]})
+        control.answer(request.run, answers={"database": "SQLite"})
+    control.answer(request.run, answers={"answer": ["SQLite", "files"]})
     assert asking.communicate(timeout=60)[0] == "Done.\n"

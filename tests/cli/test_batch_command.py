@@ -328,7 +328,7 @@ def test_batches_are_listed_shown_and_pruned(workspace: Path) -> None:
     assert "2: 2 done, 0 failed, 0 left" in shown
     assert str(workspace / "r.jsonl") in shown
     assert "prompt     {{n}}\n" in shown
-    ended = corral("batches", "cancel", "b", cwd=workspace)
+    ended = corral("runs", "cancel", "b", cwd=workspace)
     assert (ended.returncode, "already ended: success" in ended.stderr) == (2, True)
     wrong = corral("runs", "prune", "--older-than", "soon", cwd=workspace)
     assert (wrong.returncode, "is not a duration" in wrong.stderr) == (2, True)

@@ -1,4 +1,4 @@
-"""``corral sessions budget``: the budget of a run of another process is raised."""
+"""``corral runs budget``: the budget of a run of another process is raised."""
 
 from __future__ import annotations
 
@@ -78,18 +78,18 @@ def test_a_paused_session_goes_on_and_wrong_amounts_are_refused(
             ((), "no amount is given"),
             (("5", "--calls", "+1"), "all amounts with +"),
         ):
-            refused = corral("sessions", "budget", run.id, *amounts, cwd=workspace)
+            refused = corral("runs", "budget", run.id, *amounts, cwd=workspace)
             assert refused.returncode == 2, amounts
             assert message in refused.stderr, refused.stderr
-        raised = corral("sessions", "budget", "last", "--calls", "2", cwd=workspace)
+        raised = corral("runs", "budget", "last", "--calls", "2", cwd=workspace)
         assert (raised.returncode, raised.stderr) == (0, "")
         assert run.id in raised.stdout
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "did 1\n"), err
     assert model.counts.total() == 2
-    ended = corral("sessions", "budget", run.id, "+1.00", cwd=workspace)
+    ended = corral("runs", "budget", run.id, "+1.00", cwd=workspace)
     assert (ended.returncode, "does not run" in ended.stderr) == (2, True), ended.stderr
-    unknown = corral("sessions", "budget", "nothing-like-it", "+1.00", cwd=workspace)
+    unknown = corral("runs", "budget", "nothing-like-it", "+1.00", cwd=workspace)
     assert (unknown.returncode, "no run is called" in unknown.stderr) == (2, True)
 
 
@@ -106,10 +106,10 @@ def test_a_paused_pipeline_goes_on(
         agent = wait_for(
             lambda: first_run(lambda each: each.kind == "session" and each.state == "paused")
         )
-        refused = corral("sessions", "budget", agent.id, "--calls", "+1", cwd=workspace)
+        refused = corral("runs", "budget", agent.id, "--calls", "+1", cwd=workspace)
         assert refused.returncode == 2, refused.stdout
-        assert f"corral sessions budget {run.id} +AMOUNT" in refused.stderr
-        raised = corral("sessions", "budget", run.id, "--calls", "+1", cwd=workspace)
+        assert f"corral runs budget {run.id} +1.00" in refused.stderr
+        raised = corral("runs", "budget", run.id, "--calls", "+1", cwd=workspace)
         assert (raised.returncode, raised.stderr) == (0, "")
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
@@ -132,10 +132,10 @@ def test_a_paused_batch_goes_on(
             assert run.id in listed
             shown = corral("runs", "show", run.id, cwd=workspace)
             assert "state      paused" in shown.stdout, shown.stdout
-            assert f"continue   corral sessions budget {run.id} +1.00" in shown.stdout
-            refused = corral("batches", "resume", run.id, cwd=workspace)
+            assert f"continue   corral runs budget {run.id} +1.00" in shown.stdout
+            refused = corral("runs", "resume", run.id, cwd=workspace)
             assert "is running" in refused.stderr, refused.stderr
-        raised = corral("sessions", "budget", run.id, "--calls", "2", cwd=workspace)
+        raised = corral("runs", "budget", run.id, "--calls", "2", cwd=workspace)
         assert (raised.returncode, raised.stderr) == (0, "")
         _, err = process.communicate(timeout=60)
     assert process.returncode == 0, err

@@ -166,7 +166,7 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
     stopped = corral("runs", "show", "night", "--json", cwd=repository)
     assert json.loads(stopped.stdout)["run"]["kind"] == "comparison"
     gate.touch()
-    done = corral("compare", "resume", "night", "--json", cwd=repository, timeout=LIMIT)
+    done = corral("runs", "resume", "night", "--json", cwd=repository, timeout=LIMIT)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["done"], [each["rate"]["passed"] for each in found["agents"]]) == (6, [3, 3])
@@ -176,7 +176,7 @@ def test_a_killed_comparison_resumes_without_repeating_ended_attempts(
     assert len(ids) == len(set(ids)) == 6
     ended = corral("runs", "show", "night", cwd=repository)
     assert "6 of 6 attempts have a verdict" in ended.stdout
-    repeated = corral("compare", "resume", "night", "-q", cwd=repository, timeout=LIMIT)
+    repeated = corral("runs", "resume", "night", "-q", cwd=repository, timeout=LIMIT)
     assert repeated.returncode == 0
     assert len(log.read_text().split()) == 6
 

@@ -249,7 +249,7 @@ CALLS = [
     ('models.generate_sync("openai:gpt-5", "hi")', "no API key for OpenAI", "OPENAI_API_KEY"),
     ('models.generate_sync("gemni:x", "hi")', "unknown model vendor", "Did you mean 'gemini'?"),
     ('corral.Policy(write="yes")', "write must be allow, ask or deny, got: 'yes'", ""),
-    ('corral.live.answer("absent", "allow_once")', "absent is not running", "runs list"),
+    ('control.answer("absent", "allow_once")', "absent is not running", "runs list"),
     ('corral.session_sync("gemni").__enter__()', "no agent is called 'gemni'", "'gemini'?"),
 ]
 

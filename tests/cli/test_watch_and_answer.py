@@ -1,4 +1,4 @@
-"""``corral runs watch`` and ``replay``, and ``corral sessions answer``: a run seen from another
+"""``corral runs watch`` and ``replay``, and ``corral runs answer``: a run seen from another
 terminal, and played again."""
 
 from __future__ import annotations
@@ -58,13 +58,13 @@ def test_a_run_is_listed_watched_answered_and_replayed(
     assert "waiting" in listed.stdout
     (run,) = json.loads(corral("runs", "list", "--json", cwd=workspace).stdout)
     assert (run["state"], run["needs"]) == ("waiting", 1)
-    text = corral("sessions", "answer", request.run, "yes", cwd=workspace)
+    text = corral("runs", "answer", request.run, "yes", cwd=workspace)
     assert (text.returncode, "waits for a permission" in text.stderr) == (2, True)
     with started("runs", "watch", "last", cwd=workspace) as watching:
         wait_for_line(watching, "> ask execute make it")
-        answered = corral("sessions", "answer", request.run[:15], "--allow", cwd=workspace)
+        answered = corral("runs", "answer", request.run[:15], "--allow", cwd=workspace)
         assert (answered.returncode, answered.stderr) == (0, "")
-        second = corral("sessions", "answer", "last", "--deny", cwd=workspace)
+        second = corral("runs", "answer", "last", "--deny", cwd=workspace)
         assert second.returncode == 2
         (workspace / "go").touch()
         out, err = watching.communicate(timeout=60)
@@ -86,7 +86,7 @@ def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
 ) -> None:
     run = wait_for(one_run)
     with started("runs", "watch", run.id, cwd=workspace) as watching:
-        line = f"  answer with: corral sessions answer {run.id} --allow (or --deny)"
+        line = f"  answer with: corral runs answer {run.id} --allow (or --deny)"
         wait_for_line(watching, line)
         wait_for_line(asking, line)
         asking.kill()
@@ -112,7 +112,7 @@ def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
         (("sessions", "answer", "a", "b", "--allow"), "both given"),
         (("sessions", "answer", "--token", "x", "--allow"), "not a token of corral"),
         (("sessions", "answer", "--token", "x"), "the answer is missing"),
-        (("sessions", "answer", "abc", "text"), "corral pipeline answer RUN CHOICE"),
+        (("sessions", "answer", "abc", "text"), "corral runs answer RUN CHOICE"),
     ],
 )
 def test_wrong_words_are_an_error(workspace: Path, words: tuple[str, ...], message: str) -> None:
@@ -140,8 +140,8 @@ def test_a_running_pipeline_is_watched_to_its_end(workspace: Path) -> None:
         run = wait_for(lambda: next((r for r in live.runs() if r.kind == "pipeline"), None))
         with started("runs", "watch", run.id, cwd=workspace) as watching:
             wait_for_line(watching, "● ship")
-            answered = corral("sessions", "answer", run.id, "--allow", cwd=workspace)
-            assert f"corral pipeline answer {run.id} CHOICE" in answered.stderr
+            answered = corral("runs", "answer", run.id, "--allow", cwd=workspace)
+            assert f"corral runs answer {run.id} CHOICE" in answered.stderr
             (workspace / "go").touch()
             err = watching.communicate(timeout=60)[1]
         assert (watching.returncode, running.wait(60)) == (0, 0)

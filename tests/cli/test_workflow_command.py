@@ -43,6 +43,13 @@ def runs(cwd: Path, *words: str) -> str:
     return str(done.stdout)
 
 
+def verb(cwd: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a verb of ``corral runs`` with the same database."""
+    done = corral("runs", *words, "--db", "runs.db", cwd=cwd)
+    assert done.returncode == code, (words, done.returncode, done.stderr)
+    return done
+
+
 def in_memory(cwd: Path, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
     done = corral("workflow", "run", *words, "--no-durable", cwd=cwd)
     assert done.returncode == code, (words, done.returncode, done.stderr)
@@ -85,18 +92,18 @@ def test_with_json_what_the_program_prints_goes_to_stderr(workspace: Path) -> No
 @pytest.mark.deep
 def test_a_run_waits_is_shown_answered_resumed_and_forked(folder: Path) -> None:
     started = workflow(folder, "run", "flow.py", "--arg", "name=Ada", "--run-id", "r", code=10)
-    assert "corral workflow answer r" in started.stderr
+    assert "corral runs answer r" in started.stderr
     (listed,) = json.loads(runs(folder, "list", "--json"))
     assert (listed["id"], listed["kind"], listed["needs"]) == ("r", "workflow", 1)
     assert "Go on?" in runs(folder, "show", "r")
-    workflow(folder, "answer", "r", "yes")
+    verb(folder, "answer", "r", "yes")
     # The questions of the plan, without running anything.
-    plan = json.loads(workflow(folder, "resume", "r", "--dry-run", "--json").stdout)
+    plan = json.loads(verb(folder, "resume", "r", "--dry-run", "--json").stdout)
     assert (plan["is_new_run"], plan["repeated"]) == (False, [])
-    done = workflow(folder, "resume", "r", "-q")
+    done = verb(folder, "resume", "r", "-q")
     assert json.loads(done.stdout) == {"name": "Ada", "reply": "yes", "count": 1}
     assert (folder / "log").read_text() == "Ada\nsecond\n"
-    forked = workflow(folder, "fork", "r", "--from", "second", "-q")
+    forked = verb(folder, "fork", "r", "--from", "second", "-q")
     assert json.loads(forked.stdout) == json.loads(done.stdout)
     assert (folder / "log").read_text() == "Ada\nsecond\nsecond\n"
 
@@ -113,7 +120,7 @@ def test_show_has_the_result_and_a_failed_run_says_how_it_goes_on(workspace: Pat
         HEAD + body.replace("return 'the result'", "assert not flow")
     )
     failed = workflow(workspace, "run", "flow.py", "--run-id", "bad", code=1)
-    assert "to repeat what has failed: corral workflow resume bad --db runs.db" in failed.stderr
+    assert "to continue: corral runs resume bad --db runs.db" in failed.stderr
 
 
 @pytest.mark.deep
@@ -121,25 +128,24 @@ def test_after_an_edit_resume_says_what_it_repeats(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", "--auto-approve", "-q")
     file = folder / "flow.py"
     file.write_text(file.read_text().replace("echo second", "echo other"))
-    shown = workflow(folder, "resume", "r", "--dry-run").stderr
+    shown = verb(folder, "resume", "r", "--dry-run").stderr
     assert "first: kept" in shown
     assert "second: repeated" in shown
     assert "depends on their results" not in shown
     assert (folder / "log").read_text() == "x\nsecond\n"
-    workflow(folder, "resume", "r", "-q")
+    verb(folder, "resume", "r", "-q")
     assert (folder / "log").read_text() == "x\nsecond\nother\n"
-    new = json.loads(runs(folder, "show", "r", "--json"))["content"]["continued_as"]
-    assert f"continued  as {new}\n" in runs(folder, "show", "r")
-    shown = workflow(folder, "resume", "r", "--dry-run").stderr
-    assert shown.startswith(f"r was continued as {new}\n{new} has ended: nothing would be repeated")
+    assert json.loads(runs(folder, "show", "r", "--json"))["run"]["tries"] == 2
+    shown = verb(folder, "resume", "r", "--dry-run").stderr
+    assert shown.startswith("r has ended: nothing would be repeated")
 
 
 @pytest.mark.deep
 def test_resume_raises_the_limits_of_the_run(folder: Path) -> None:
     workflow(folder, "run", "flow.py", "--run-id", "r", "--max-calls", "3", code=10)
-    both = workflow(folder, "resume", "r", "-q", "--json", code=2)
+    both = verb(folder, "resume", "r", "-q", "--json", code=2)
     assert "--json and --quiet" in both.stderr
-    workflow(folder, "resume", "r", "-q", "--max-calls", "7", code=10)
+    verb(folder, "resume", "r", "-q", "--max-calls", "7", code=10)
     shown = json.loads(runs(folder, "show", "r", "--json"))
     assert shown["content"]["budget"]["max_calls"] == 7
 
@@ -157,9 +163,9 @@ def test_a_run_with_a_scripted_model_goes_on_with_another_server(workspace: Path
     refused = workflow(workspace, "run", "flow.py", "--queue", "default", *fake, code=2)
     assert "for this command only" in refused.stderr
     waits = workflow(workspace, "run", "flow.py", "--run-id", "r", *fake, code=10)
-    assert "then: corral workflow resume r --db runs.db --fake fake.toml\n" in waits.stderr
-    workflow(workspace, "answer", "r", "yes")
-    assert workflow(workspace, "resume", "r", "-q", *fake).stdout == "Hi.Hi.\n"
+    assert "then: corral runs resume r --db runs.db --fake fake.toml\n" in waits.stderr
+    verb(workspace, "answer", "r", "yes")
+    assert verb(workspace, "resume", "r", "-q", *fake).stdout == "Hi.Hi.\n"
 
 
 @pytest.mark.deep
@@ -228,18 +234,18 @@ def test_bad_resumes_lose_nothing(folder: Path) -> None:
     assert "already exists" in done.stderr
     file = folder / "flow.py"
     file.write_text(ASKS.replace("flow: Flow, ", "flow: Flow, size: int, "))
-    assert "size" in workflow(folder, "resume", "r", code=2).stderr
+    assert "size" in verb(folder, "resume", "r", code=2).stderr
     file.write_text("def broken(:")
-    assert "flow.py:1" in workflow(folder, "resume", "r", code=2).stderr
-    assert "nope" in workflow(folder, "resume", "nope", code=4).stderr
+    assert "flow.py:1" in verb(folder, "resume", "r", code=2).stderr
+    assert "nope" in verb(folder, "resume", "nope", code=4).stderr
     # A step that was removed: its result is not used, and the others are kept.
     file.write_text(
         ASKS.replace('name="first")', 'name="first")\n    ').replace(
             '    await flow.command("echo second >> log", name="second", check=True)\n', ""
         )
     )
-    workflow(folder, "answer", "r", "no")
-    done = workflow(folder, "resume", "r", "-q")
+    verb(folder, "answer", "r", "no")
+    done = verb(folder, "resume", "r", "-q")
     assert json.loads(done.stdout)["reply"] == "no"
     assert (folder / "log").read_text() == "x\n"
 
@@ -255,5 +261,5 @@ def test_events_on_a_full_disk_end_with_the_command_that_continues(folder: Path)
     assert done.returncode == 1
     *_, error, hint = done.stderr.splitlines()
     assert error == "corral: the output cannot be written: No space left on device"
-    assert hint == "  then: corral workflow resume r --db runs.db"
-    workflow(folder, "resume", "r", code=10)
+    assert hint == "  then: corral runs resume r --db runs.db"
+    verb(folder, "resume", "r", code=10)

@@ -24,6 +24,7 @@ from corral._pipelines.execution.handlers import NodeContext, NodeResources
 from corral._pipelines.run_limits import run_limits
 from corral._pipelines.scheduler.commands import RunNode
 from corral._pipelines.scheduler.outcome import Outcome
+from corral._publishing import control
 from corral.errors import ConfigError, PipelineInvalid
 from corral.events import Error
 from corral.pipelines import Graph
@@ -138,15 +139,16 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
     assert shown.budget is not None
     assert shown.budget.as_state().calls == 3
     with pytest.raises(ConfigError, match="no max_cost"):
-        await pipelines.add_budget(started[0], cost=1.0)
-    await pipelines.add_budget(started[0], calls=1)
+        await runs.budget(started[0], max_cost=1.0, add=True)
+    await runs.budget(started[0], max_calls=1, add=True)
     result = await run
     assert result.ok, result.reason
     assert model.counts == {"a": 1, "b": 1, "c": 1, "d": 1}
-    with pytest.raises(ConfigError, match="has ended"):
-        await pipelines.add_budget(started[0], calls=1)
+    raised = await runs.budget(started[0], max_calls=1, add=True)
+    assert raised is not None
+    assert raised.max_calls == 5
     with pytest.raises(ConfigError, match="no run"):
-        await pipelines.add_budget("nothing-like-this", calls=1)
+        await runs.budget("nothing-like-this", max_calls=1)
     store = Path(limits.store_name(database.find(None), started[0]))
     assert store.exists()
     await runs.prune(older_than=0)
@@ -183,7 +185,7 @@ async def test_a_run_is_paused_while_the_run_nested_in_it_is(
     assert shown.status == "paused"
     assert shown.budget is not None
     assert shown.budget.limits.as_dict() == {"max_calls": 1}
-    await pipelines.add_budget(listed.id, calls=1)
+    await runs.budget(listed.id, max_calls=1, add=True)
     result = await run
     assert result.ok, result.reason
     assert model.counts == {"a": 1, "b": 1}
@@ -258,11 +260,11 @@ async def test_a_raise_that_was_confirmed_counts_in_every_race(
         )
         await paused.wait()
         if durable:
-            await pipelines.add_budget(started[0], tokens=3000)
+            await runs.budget(started[0], max_total_tokens=3000, add=True)
         else:
             while started[0] not in {each.id for each in live.runs()}:
                 await asyncio.sleep(0.02)
-            await asyncio.to_thread(live.add_budget, started[0], tokens=3000)
+            await asyncio.to_thread(control.add_budget, started[0], tokens=3000)
         result = await run
         assert result.ok, result.reason
         assert result.tokens == 4200

@@ -9,6 +9,7 @@ from support.durable_processes import CHAIN, DurableProcesses, submit, wait_unti
 
 from corral._engine import query
 from corral._engine.continue_run import (
+    Changes,
     Continuation,
     NewRun,
     continue_run,
@@ -17,8 +18,8 @@ from corral._engine.continue_run import (
     read_replay,
     results_of,
 )
+from corral._engine.existing_runs import prepare_fork
 from corral._engine.follow_run import FollowOptions
-from corral._engine.pipeline_runs import prepare_fork
 from corral._pipelines import loader
 from corral.errors import ConfigError
 
@@ -30,7 +31,7 @@ def test_a_fork_continues_from_a_node_and_repeats_nothing_before_it(
     submit(processes, CHAIN)
     assert processes.wait_for_run().status == "success"
 
-    found = asyncio.run(prepare_fork("r", "b", db=processes.db))
+    found = asyncio.run(prepare_fork("r", "b", Changes(), db=processes.db))
     follow = FollowOptions(db=processes.db)
     folder = processes.folder / "f"
     forked = asyncio.run(continue_run(found, follow, run_dir=folder, queue="default"))
@@ -50,7 +51,7 @@ def test_a_fork_from_a_node_that_was_not_visited_is_refused(processes: DurablePr
     with pytest.raises(ConfigError, match="was not visited"):
         known_before(asyncio.run(read_replay("r", processes.db)), "nowhere")
     with pytest.raises(ConfigError, match="the pipeline has no node 'nowhere'"):
-        asyncio.run(prepare_fork("r", "nowhere", db=processes.db))
+        asyncio.run(prepare_fork("r", "nowhere", Changes(), db=processes.db))
 
 
 def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> None:
@@ -68,9 +69,9 @@ def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> No
     )
     follow = FollowOptions(db=processes.db)
     new = asyncio.run(continue_run(found, follow, queue="default"))
-    assert new.run != "r"
+    assert new.run == "r"
     assert new.completed == ["start", "a", "b", "c", "exit"]
-    assert processes.wait_for_run("r").status == "cancelled"
+    assert asyncio.run(query.show("r", db=processes.db)).tries == 2
     assert processes.attempt_counts() == {"a.1#1": 1, "b.1#1": 1, "b.1#2": 1, "c.1#1": 2}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from corral import pipelines
+from corral import pipelines, runs
 from corral._engine import query, run_list
 
 PIPELINE = "digraph d { start [shape=Mdiamond]; exit [shape=Msquare]; start -> a -> exit }"
@@ -46,12 +46,12 @@ def test_a_run_is_answered_and_continued_by_code_that_is_not_async(tmp_path: Pat
     db = str(tmp_path / "runs.db")
     waiting = pipelines.run_sync(GATE, simulate=True, db=db, cwd=tmp_path)
     assert waiting.status == "waiting"
-    pipelines.answer_sync(waiting.run, "Y", db=db)
-    done = pipelines.resume_sync(waiting.run, db=db)
+    runs.answer_sync(waiting.run, "Y", db=db)
+    done = runs.resume_sync(waiting.run, db=db)
     assert (done.status, done.completed) == ("success", ["start", "ask", "ship", "exit"])
-    second = pipelines.fork_sync(waiting.run, "ask", db=db)
+    second = runs.fork_sync(waiting.run, "ask", db=db)
     assert second.status == "waiting"
-    pipelines.cancel_sync(second.run, reason="enough", db=db)
+    runs.cancel_sync(second.run, reason="enough", db=db)
     assert {each.id for each in asyncio.run(run_list.list_runs(db=db))} == {waiting.run, second.run}
     shown = asyncio.run(query.show(waiting.run, db=db))
     assert shown.state.completed == ["start", "ask", "ship", "exit"]

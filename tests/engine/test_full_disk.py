@@ -82,7 +82,7 @@ def test_a_run_on_a_full_disk_fails_and_can_be_resumed(workspace: Path, empty_db
     done = limited("pipeline", "run", "p.dot", "--db", str(db), cwd=workspace, space=space)
     assert done.returncode == 1, done.stderr
     check_message(done.stderr, db)
-    (line,) = [line for line in done.stderr.splitlines() if "then: corral pipeline resume" in line]
+    (line,) = [line for line in done.stderr.splitlines() if "then: corral runs resume" in line]
     words = line.partition("then: corral ")[2].split()
     finished = done.stderr.count("✓")
     assert finished < 12
@@ -105,7 +105,7 @@ def test_a_workflow_whose_turns_cannot_be_recorded_fails_and_can_be_resumed(
     done = limited(*words, cwd=workspace, space=db.stat().st_size + 60_000)
     assert done.returncode == 1, done.stderr
     check_message(done.stderr, db)
-    (line,) = [line for line in done.stderr.splitlines() if "then: corral workflow resume" in line]
+    (line,) = [line for line in done.stderr.splitlines() if "then: corral runs resume" in line]
     finished = done.stderr.count("✓")
     assert finished < 12
     resume = line.partition("then: corral ")[2].split()

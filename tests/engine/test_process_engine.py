@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import corral
-from corral import pipelines
+from corral import pipelines, runs
 from corral._engine import query, run_list
 from corral._engine.batch.results import OutputFile
 from corral._engine.dbos.database import find
@@ -205,7 +205,7 @@ def test_a_run_in_a_loop_that_is_closed_goes_on_as_long_as_the_engine_does(
         assert other.result(60).ok
     assert not left.done()
     wait_for_end()
-    assert pipelines.resume_sync("left", db=new_file).ok
+    assert runs.resume_sync("left", db=new_file).ok
 
 
 def test_an_engine_whose_last_loop_was_closed_ends(
@@ -217,7 +217,7 @@ def test_an_engine_whose_last_loop_was_closed_ends(
         wait_for_end()
     assert not left.done()
     assert asyncio.run(query.show("left", db=new_file)).output is None
-    assert pipelines.resume_sync("left", db=new_file).ok
+    assert runs.resume_sync("left", db=new_file).ok
     assert executor.running() is None
 
 

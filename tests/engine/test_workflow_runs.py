@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,11 @@ import pytest
 from support import workflow_files
 from support.workflow_files import LOGGED, logged
 
-import corral
-from corral import pipelines, workflows
-from corral._engine import process_engine, query, service
-from corral._engine.continue_run import continue_run
+from corral import pipelines, runs, workflows
+from corral._engine import process_engine, query, run_list, service
+from corral._engine.continue_run import Changes, continue_run
+from corral._engine.existing_runs import prepare_resume
 from corral._engine.follow_run import FollowOptions
-from corral._engine.workflow_runs import prepare_resume
 from corral._workflows import definition
 from corral.errors import ConfigError, ReplayMismatch
 
@@ -58,18 +56,17 @@ def test_a_run_that_waits_is_answered_and_resumed(tmp_path: Path, db: str) -> No
     waiting = start(tmp_path, ASKS, db, name="Ada", run_id="r", notify=notify)
     assert waiting.status == "waiting"
     assert [question.text for question in waiting.questions] == ["Go on?"]
-    assert [(each.id, each.kind, each.needs) for each in corral.runs.list_sync(db=db)] == [
-        ("r", "workflow", 1)
-    ]
-    assert corral.runs.list_sync(kind="pipeline", db=db) == []
-    workflows.answer_sync("r", "no", gate="ask", db=db)
-    done = workflows.resume_sync("r", db=db)
+    listed = asyncio.run(run_list.list_runs(db=db))
+    assert [(each.id, each.kind, each.asks) for each in listed] == [("r", "workflow", 1)]
+    assert runs.list_sync(kind="pipeline", db=db) == []
+    runs.answer_sync("r", "no", request="ask", db=db)
+    done = runs.resume_sync("r", db=db)
     assert (done.run, done.output) == ("r", "Ada no")
     assert logged(tmp_path) == ["first", "second"]
     asked, ended = map(json.loads, messages.read_text().splitlines())
     assert (asked["event"], asked["asked"]["text"]) == ("question", "Go on?")
     assert (ended["event"], ended["ended"]["text"]) == ("end", "Ada no")
-    workflows.resume_sync("r", db=db)
+    runs.resume_sync("r", db=db)
     assert len(messages.read_text().splitlines()) == 2  # it had ended already
     shown = asyncio.run(query.show("r", db=db))
     assert [*shown.graph.nodes] == ["first", "ask", "second"]
@@ -136,14 +133,14 @@ async def chain(flow: Flow) -> list[str]:
     first = start(tmp_path, body, db, run_id="r", interviewer=interviewer)
     assert first.ok, first.reason
     assert len(asked) == 20
-    assert workflows.plan_resume_sync("r", db=db).has_ended
+    assert runs.resume_sync("r", plan_only=True, db=db).has_ended
     # The values of n // 2 of a step that is asked differently start with another letter.
     rewrite(tmp_path, ('f"s{n}" + parent[:1]', '"changed z" if n == 4 else f"s{n}" + parent[:1]'))
     asked.clear()
-    plan = workflows.plan_resume_sync("r", db=db)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
     assert plan.repeated == ["s4"]
     assert not asked
-    second = workflows.resume_sync("r", db=db, interviewer=interviewer)
+    second = runs.resume_sync("r", db=db, interviewer=interviewer)
     assert second.ok, second.reason
     # s8 and s9 read s4; s16 to s19 read those.
     assert sorted(asked) == ["s16", "s17", "s18", "s19", "s4", "s8", "s9"]
@@ -169,16 +166,17 @@ async def writes(flow: Flow) -> str:
     )
     first = start(tmp_path, body, db, run_id="r")
     rewrite(tmp_path, ('step(flow, "two")', 'step(flow, "two", "true  # changed")'))
-    plan = workflows.plan_resume_sync("r", db=db)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
     assert (plan.is_new_run, plan.kept, plan.repeated) == (
         True, ["one", "sleep", "random"], ["two", "three"],
     )  # fmt: skip
-    second = workflows.resume_sync("r", db=db)
+    second = runs.resume_sync("r", db=db)
     assert logged(tmp_path) == ["one", "two", "three", "two", "three"]
     assert second.output == first.output
-    assert second.run != "r"
-    # What continues a run that continued another has the results of both.
-    third = workflows.resume_sync(second.run, new_run=True, db=db)
+    assert second.run == "r"
+    # A fork of a run that was continued has the results of all its tries.
+    third = runs.fork_sync("r", db=db)
+    assert third.run != "r"
     assert third.output == first.output
     assert len(logged(tmp_path)) == 5
 
@@ -211,11 +209,11 @@ async def catches(flow: Flow) -> str:
     (tmp_path / "fixed").touch()
     if is_edited:
         rewrite(tmp_path, ("return look", "return 'seen ' + look"))
-    plan = workflows.plan_resume_sync("r", db=db)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
     assert (plan.kept, plan.repeated, plan.depends) == (
         ["first", "sleep"], ["make", "look", "last"], [],
     )  # fmt: skip
-    result = workflows.resume_sync("r", db=db)
+    result = runs.resume_sync("r", db=db)
     assert result.output == ("seen made" if is_edited else "made")
     assert logged(tmp_path) == ["first", "make", "look", "last", "make", "look", "last"]
 
@@ -241,7 +239,7 @@ async def stops(flow: Flow) -> str:
     )
     assert start(tmp_path, body, db, run_id="r").status == "fail"
     (tmp_path / "fixed").touch()
-    plan = workflows.plan_resume_sync("r", db=db)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
     assert "look" not in plan.kept
 
 
@@ -258,12 +256,12 @@ async def asks(flow: Flow) -> list[str]:
     start(tmp_path, body, db, run_id="r", interviewer=interviewer)
     # A changed step has its earlier result in the plan: the steps after it may depend on it.
     rewrite(tmp_path, ('"one?"', '"first?"'), (', await flow.ask("three?", name="three")', ""))
-    plan = workflows.plan_resume_sync("r", db=db)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
     assert (plan.repeated, plan.kept, plan.depends) == (["one"], ["random"], ["two"])
     assert (plan.dropped, plan.is_partial) == (["three"], False)
     # A new step has none.
     rewrite(tmp_path, ("one = await", 'await flow.ask("new?", name="new")\n    one = await'))
-    plan = workflows.plan_resume_sync("r", db=db)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
     assert (plan.repeated, plan.kept, plan.dropped) == (["new"], [], [])
     assert (sorted(plan.depends), plan.is_partial) == (["one", "random", "three", "two"], True)
 
@@ -278,7 +276,7 @@ async def asks(flow: Flow) -> list[str]:
     interviewer = pipelines.Queued(["1", "2", "3"])
     start(tmp_path, body, db, run_id="r", interviewer=interviewer)
     rewrite(tmp_path, ('await flow.ask("one?")', 'await flow.ask("new?"), await flow.ask("one?")'))
-    result = workflows.resume_sync("r", db=db, interviewer=interviewer)
+    result = runs.resume_sync("r", db=db, interviewer=interviewer)
     assert result.output == ["3", "1", "2"]
 
 
@@ -297,7 +295,7 @@ async def fails(flow: Flow) -> str:
     assert failed.status == "fail"
     assert "the step 'second' failed: `echo second" in failed.reason
     (tmp_path / "fixed").touch()
-    assert workflows.resume_sync("r", db=db).output == "done"
+    assert runs.resume_sync("r", db=db).output == "done"
     assert logged(tmp_path) == ["first", "second", "second"]
 
 
@@ -317,22 +315,31 @@ async def fails(flow: Flow) -> str:
     "database", ["db", pytest.param("new_postgres", marks=pytest.mark.postgres)]
 )
 @pytest.mark.deep_but_first
-def test_of_a_continued_run_the_newest_continuation_goes_on(
+def test_a_run_that_was_resumed_keeps_its_id_and_what_is_finished(
     tmp_path: Path, database: str, request: pytest.FixtureRequest
 ) -> None:
     db = str(request.getfixturevalue(database))
-    assert start(tmp_path, CONTINUED, db, run_id="r").status == "fail"
+    first = start(tmp_path, CONTINUED, db, run_id="r")
+    assert first.status == "fail"
     (tmp_path / "one").touch()
-    second = workflows.resume_sync("r", db=db)
-    assert second.status == "fail"
-    plan = workflows.plan_resume_sync("r", db=db)
-    assert (plan.run, plan.kept, plan.repeated) == (second.run, ["first"], ["second"])
+    second = runs.resume_sync("r", db=db)
+    assert (second.run, second.status, second.folder) == ("r", "fail", first.folder)
+    plan = runs.resume_sync("r", plan_only=True, db=db)
+    assert (plan.run, plan.kept, plan.repeated) == ("r", ["first"], ["second"])
     (tmp_path / "two").touch()
-    third = workflows.resume_sync("r", db=db)
-    assert third.output == "done"
+    third = runs.resume_sync("r", db=db)
+    assert (third.run, third.output) == ("r", "done")
     assert logged(tmp_path) == ["first", "first", "second", "second"]
-    later = {run: asyncio.run(query.show(run, db=db)).continued_as for run in ("r", second.run)}
-    assert later == {"r": second.run, second.run: third.run}
+    shown = asyncio.run(query.show("r", db=db))
+    assert (shown.id, shown.tries, shown.status) == ("r", 3, "success")
+    (listed,) = asyncio.run(run_list.list_runs(db=db))
+    assert (listed.id, listed.tries, listed.created) == ("r", 3, shown.created)
+    manifest = json.loads(Path(first.folder, "manifest.json").read_text())
+    assert (manifest["run_id"], manifest["tries"]) == ("r", 3)
+    events = Path(first.folder, "events.ndjson").read_text().splitlines()
+    assert [json.loads(line)["run_id"] for line in events] == ["r"] * len(events)
+    earlier = Path(first.folder, "events.2.ndjson").read_text()
+    assert "pipeline_failed" in earlier.splitlines()[-1]
 
 
 @pytest.mark.deep
@@ -340,15 +347,15 @@ def test_a_continuation_that_has_succeeded_is_not_repeated(tmp_path: Path, db: s
     start(tmp_path, CONTINUED, db, run_id="r")
     (tmp_path / "one").touch()
     (tmp_path / "two").touch()
-    done = workflows.resume_sync("r", db=db)
-    resumed = workflows.resume_sync("r", db=db)
-    assert (resumed.run, resumed.output) == (done.run, "done")
+    done = runs.resume_sync("r", db=db)
+    resumed = runs.resume_sync("r", db=db)
+    assert (resumed.run, resumed.output) == ("r", "done")
     assert logged(tmp_path) == ["first", "first", "second"]
-    assert workflows.plan_resume_sync("r", db=db).has_ended
+    assert runs.resume_sync("r", plan_only=True, db=db).has_ended
     # After an edit the continuation goes on, with its results.
     rewrite(tmp_path, ('"test -f two"', '"test -f two  # edited"'))
-    third = workflows.resume_sync("r", db=db)
-    assert third.run != done.run
+    third = runs.resume_sync("r", db=db)
+    assert third.run == done.run
     assert logged(tmp_path) == ["first", "first", "second", "second"]
 
 
@@ -356,20 +363,20 @@ def test_a_continuation_that_has_succeeded_is_not_repeated(tmp_path: Path, db: s
 def test_a_continuation_that_waits_goes_on(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
     rewrite(tmp_path, ('step(flow, "second")', 'step(flow, "third")'))
-    waiting = workflows.resume_sync("r", db=db)
+    waiting = runs.resume_sync("r", db=db)
     assert waiting.status == "waiting"
-    assert workflows.resume_sync("r", db=db).run == waiting.run
-    workflows.answer_sync(waiting.run, "yes", db=db)
-    assert workflows.resume_sync("r", db=db).output == "x yes"
+    assert runs.resume_sync("r", db=db).run == waiting.run
+    runs.answer_sync(waiting.run, "yes", db=db)
+    assert runs.resume_sync("r", db=db).output == "x yes"
     assert logged(tmp_path) == ["first", "third"]
 
 
 @pytest.mark.deep
 def test_of_two_continuations_that_start_at_once_one_is_refused(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")
-    late = asyncio.run(prepare_resume("r", db=db))
-    first = workflows.resume_sync("r", db=db)
-    with pytest.raises(ConfigError, match=f"r was just continued as {first.run}"):
+    late = asyncio.run(prepare_resume("r", Changes(), db=db))
+    runs.resume_sync("r", db=db)
+    with pytest.raises(ConfigError, match="another process has just resumed r"):
         asyncio.run(continue_run(late, FollowOptions(db=db)))
     assert logged(tmp_path) == ["first", "first"]
 
@@ -377,9 +384,8 @@ def test_of_two_continuations_that_start_at_once_one_is_refused(tmp_path: Path, 
 @pytest.mark.deep
 def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")
-    forked = workflows.fork_sync("r", "first", db=db)
-    assert asyncio.run(query.show("r", db=db)).continued_as == ""
-    assert workflows.plan_resume_sync("r", db=db).run == "r"
+    forked = runs.fork_sync("r", "first", db=db)
+    assert asyncio.run(query.show("r", db=db)).tries == 1
     assert asyncio.run(query.show(forked.run, db=db)).run_input.forked_from == "r"
 
 
@@ -387,24 +393,23 @@ def test_a_fork_is_no_continuation(tmp_path: Path, db: str) -> None:
 def test_a_fork_repeats_a_step_and_all_after_it(tmp_path: Path, db: str) -> None:
     interviewer = pipelines.Queued(["yes", "no"])
     assert start(tmp_path, ASKS, db, run_id="r", interviewer=interviewer).output == "x yes"
-    forked = workflows.fork_sync("r", "ask", db=db, interviewer=interviewer)
+    forked = runs.fork_sync("r", "ask", db=db, interviewer=interviewer)
     assert forked.output == "x no"
     assert logged(tmp_path) == ["first", "second", "second"]
     assert asyncio.run(query.show("r", db=db)).status == "success"
     with pytest.raises(ConfigError, match="has no step 'nowhere'"):
-        workflows.fork_sync("r", "nowhere", db=db)
+        runs.fork_sync("r", "nowhere", db=db)
 
 
 @pytest.mark.deep
 def test_an_edit_of_a_waiting_run_ends_it_and_keeps_the_answer(tmp_path: Path, db: str) -> None:
     start(tmp_path, ASKS, db, run_id="r")
-    workflows.answer_sync("r", "yes", db=db)
+    runs.answer_sync("r", "yes", db=db)
     rewrite(tmp_path, ('step(flow, "second")', 'step(flow, "third")'))
-    done = workflows.resume_sync("r", db=db)
+    done = runs.resume_sync("r", db=db)
     assert done.output == "x yes"
     assert logged(tmp_path) == ["first", "third"]
-    assert asyncio.run(query.show("r", db=db)).status == "cancelled"
-    assert f"{done.run} continues it" in str(asyncio.run(query.show("r", db=db)).output)
+    assert asyncio.run(query.show("r", db=db)).tries == 2
 
 
 @pytest.mark.parametrize(
@@ -429,12 +434,12 @@ async def reads(flow: Flow) -> str:
     start(tmp_path, body, db, run_id="r")
     (tmp_path / "helper_of_test.py").write_text("COMMAND = 'two'\n")
     with pytest.raises(ReplayMismatch, match=r"flow.py:13 starts the step 'command' with other"):
-        workflows.resume_sync("r", db=db)
+        runs.resume_sync("r", db=db)
     assert asyncio.run(query.show("r", db=db)).status == "interrupted"
-    workflows.answer_sync("r", "yes", db=db)
-    with pytest.raises(ReplayMismatch, match="--new-run"):
-        workflows.resume_sync("r", db=db)
-    assert workflows.plan_resume_sync("r", new_run=True, db=db).repeated == ["command", "ask"]
+    runs.answer_sync("r", "yes", db=db)
+    with pytest.raises(ReplayMismatch, match="corral runs fork r"):
+        runs.resume_sync("r", db=db)
+    assert runs.fork_sync("r", plan_only=True, db=db).repeated == ["command", "ask"]
 
     async def as_a_worker_does() -> str:
         """A worker goes on with a run without looking at its history first."""
@@ -467,12 +472,12 @@ def test_an_edit_that_cannot_run_is_refused_and_loses_nothing(
     text = (tmp_path / "flow.py").read_text()
     rewrite(tmp_path, (old, new))
     with pytest.raises(ConfigError, match=f"r cannot go on: .*{reason}") as refused:
-        workflows.resume_sync("r", db=db)
+        runs.resume_sync("r", db=db)
     about_arguments = "import" not in old and "async def" not in old
     assert ('started with name="Ada"' in str(refused.value.hint)) == about_arguments
     (tmp_path / "flow.py").write_text(text)
-    workflows.answer_sync("r", "yes", db=db)
-    assert workflows.resume_sync("r", db=db).output == "Ada yes"
+    runs.answer_sync("r", "yes", db=db)
+    assert runs.resume_sync("r", db=db).output == "Ada yes"
     assert logged(tmp_path) == ["first", "second"]
 
 
@@ -531,18 +536,6 @@ def test_a_workflow_without_a_file_runs_only_in_memory(tmp_path: Path, db: str) 
         names["asks"], durable=False, cwd=tmp_path, interviewer=pipelines.AutoApprove()
     )
     assert result.output == "x yes"
-
-
-@pytest.mark.deep
-def test_commands_of_pipelines_refuse_the_run_of_a_workflow(tmp_path: Path, db: str) -> None:
-    start(tmp_path, ASKS, db, run_id="r")
-    calls: tuple[Callable[[], object], ...] = (
-        lambda: pipelines.resume_sync("r", db=db),
-        lambda: pipelines.fork_sync("r", "first", db=db),
-    )
-    for call in calls:
-        with pytest.raises(ConfigError, match="is a run of a workflow"):
-            call()
 
 
 def test_the_budget_of_a_run_limits_its_steps(

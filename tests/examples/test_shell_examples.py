@@ -167,15 +167,15 @@ def test_a_run_waits_for_a_decision_without_a_process_and_continues_later(
     for name in ("flag.txt", "REVIEW.md"):
         assert (workspace / name).read_text() == f"{name}\n"
     (workspace / "flag.txt").unlink()
-    refused = corral("pipeline", "answer", "last", "N", cwd=workspace)
+    refused = corral("runs", "answer", "last", "N", cwd=workspace)
     assert refused.returncode == 0, refused.stderr
     assert not (workspace / "flag.txt").exists()  # nothing works until it is resumed
-    resumed = corral("pipeline", "resume", "last", cwd=workspace, env=env)
+    resumed = corral("runs", "resume", "last", cwd=workspace, env=env)
     assert resumed.returncode == 10, resumed.stderr
     assert (workspace / "flag.txt").exists()
     calls = len(lane.requests)
-    corral("pipeline", "answer", "approve", "Y", cwd=workspace)  # the beginning of its id
-    done = corral("pipeline", "resume", "last", cwd=workspace, env=env)
+    corral("runs", "answer", "approve", "Y", cwd=workspace)  # the beginning of its id
+    done = corral("runs", "resume", "last", cwd=workspace, env=env)
     assert done.returncode == 0, done.stderr
     assert len(lane.requests) == calls == 1 + 2 * 4  # a plan; twice a file and a review
     shown = json.loads(corral("runs", "show", "last", "--json", cwd=workspace).stdout)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from corral import pipelines
+from corral import pipelines, runs
 from corral._engine import query, run_list
 from corral._pipelines import events
 from corral._pipelines.execution import interviewers
@@ -114,11 +114,11 @@ async def test_a_durable_run_waits_for_an_answer_and_continues(workspace: Path) 
     assert result.status == "waiting"
     assert [question.node for question in result.questions] == ["ask"]
     with pytest.raises(ConfigError, match="not a choice of ask"):
-        await pipelines.answer(result.run, "perhaps", db=db)
-    await pipelines.answer(result.run, "n", db=db)
-    result = await pipelines.resume(result.run, db=db)
+        await runs.answer(result.run, "perhaps", db=db)
+    await runs.answer(result.run, "n", db=db)
+    result = await runs.resume(result.run, db=db)
     assert result.completed == ["start", "ask", "done"]
-    second = await pipelines.fork(result.run, "ask", db=db, interviewer=interviewers.AutoApprove())
+    second = await runs.fork(result.run, "ask", db=db, interviewer=interviewers.AutoApprove())
     assert second.completed == ["start", "ask", "ship", "done"]
     assert {run.id for run in await run_list.list_runs(db=db)} == {result.run, second.run}
     assert (await query.show(second.run, db=db)).status == "success"

@@ -18,8 +18,8 @@ from support.scripted_acp import agent
 from support.webhook import Webhook, webhook
 
 import corral
-from corral import live, pipelines
-from corral._publishing import notify, tokens
+from corral import live, pipelines, runs
+from corral._publishing import control, notify, tokens
 from corral._publishing.notify import RunFacts
 from corral.errors import ConfigError
 from corral.events import Error
@@ -67,11 +67,11 @@ async def test_a_webhook_is_asked_and_its_token_answers_once(
     assert message["asked"]["text"] == "make it"
     assert (message["run"]["kind"], message["run"]["label"]) == ("session", "nightly")
     token = message["answer"]["token"]
-    assert message["answer"]["command"] == f"corral sessions answer --token {token} --allow"
-    used = await asyncio.to_thread(live.answer_with_token, token, decision="allow_once")
+    assert message["answer"]["command"] == f"corral runs answer --token {token} --allow"
+    used = await asyncio.to_thread(runs.answer_with_token_sync, token, decision="allow_once")
     assert used.run == message["run"]["id"]
     with pytest.raises(live.LiveError, match="already used"):
-        await asyncio.to_thread(live.answer_with_token, token, decision="deny")
+        await asyncio.to_thread(runs.answer_with_token_sync, token, decision="deny")
     result = await task
     assert result.text == "[b-once]"
     last = (await asyncio.to_thread(hook.next)).message
@@ -85,13 +85,13 @@ async def test_a_token_is_bound_to_its_request_and_can_be_tried_again(
     task = asyncio.create_task(run(workspace, "ask-twice", notify=hook.url, notify_on="person"))
     first = (await asyncio.to_thread(hook.next)).message["answer"]["token"]
     with pytest.raises(live.LiveError, match="answered with a decision"):
-        await asyncio.to_thread(live.answer_with_token, first)
+        await asyncio.to_thread(runs.answer_with_token_sync, first)
     request = await pending_request()
-    await asyncio.to_thread(live.answer, request.run, "deny")
+    await asyncio.to_thread(control.answer, request.run, "deny")
     second = (await asyncio.to_thread(hook.next)).message["answer"]["token"]
     with pytest.raises(live.LiveError, match="already answered"):
-        await asyncio.to_thread(live.answer_with_token, first, decision="allow_once")
-    await asyncio.to_thread(live.answer_with_token, second, decision="allow_once")
+        await asyncio.to_thread(runs.answer_with_token_sync, first, decision="allow_once")
+    await asyncio.to_thread(runs.answer_with_token_sync, second, decision="allow_once")
     assert "".join((await task).text.split()) == "[c-no][b-once]"
     assert hook.received.empty()
 
@@ -110,7 +110,7 @@ def test_a_forged_expired_or_foreign_token_is_refused() -> None:
     with pytest.raises(live.LiveError, match="has expired"):
         tokens.read(tokens.make(late))
     with pytest.raises(live.LiveError, match="s-1 is not running"):
-        live.answer_with_token(good, decision="deny")
+        runs.answer_with_token_sync(good, decision="deny")
     assert tokens.read(good) == says  # it was not used
 
 
@@ -231,11 +231,11 @@ async def test_a_waiting_pipeline_tells_its_question_and_the_token_answers_it(
     assert message["asked"]["text"] == "Ship it?"
     token = message["answer"]["token"]
     with pytest.raises(ConfigError, match="is not a choice"):
-        await pipelines.answer_with_token(token, answer="perhaps")
-    with pytest.raises(live.LiveError, match="corral pipeline answer"):
-        live.answer_with_token(token, answer="Y")
-    await pipelines.answer_with_token(token, answer="Y", comment="well done")
-    second = await pipelines.resume(first.run)
+        await runs.answer_with_token(token, answer="perhaps")
+    with pytest.raises(live.LiveError, match="corral runs answer"):
+        runs.answer_with_token_sync(token, answer="Y")
+    await runs.answer_with_token(token, answer="Y", comment="well done")
+    second = await runs.resume(first.run)
     assert second.status == "success"
     assert second.context["human.gate.text"] == "well done"
     assert hook.next().message["ended"]["status"] == "success"

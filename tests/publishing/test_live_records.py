@@ -15,6 +15,7 @@ import pytest
 from support.live_runs import wait_for
 
 from corral import live
+from corral._publishing import control
 from corral._publishing.records import LiveProcess, file_of, folder
 from corral._system import platform
 
@@ -117,7 +118,7 @@ def test_a_process_that_does_not_answer_is_an_error_and_not_a_hang(tmp_path: Pat
     run = live.LiveRun(kind="session", id="s-1", pending=(live.Pending(request_id="1"),))
     write(msgspec.structs.replace(about, runs=(run,)))
     with pytest.raises(live.LiveError, match="does not answer"):
-        live.cancel("s-1")
+        control.cancel("s-1")
     assert [each.run for each in live.pending()] == ["s-1"]
 
 
@@ -129,7 +130,7 @@ def test_a_hundred_processes_are_listed_and_leave_nothing() -> None:
             runs = live.runs()
             assert sorted(run.id for run in runs) == sorted(f"s-{n}" for n in range(MANY))
             with pytest.raises(live.LiveError, match="cannot be cancelled from here"):
-                live.cancel("s-99")
+                control.cancel("s-99")
         finally:
             parent.communicate(timeout=60)
     assert live.processes() == []

@@ -57,7 +57,9 @@ def comparison(folder: Path) -> str:
 
 
 def review(folder: Path) -> str:
-    with review_store.recorded("main...HEAD", str(folder), "") as stored:
+    with review_store.recorded(
+        "main...HEAD", str(folder), "", review_store.ReviewCall(), None
+    ) as stored:
         stored.review = Review(title="main...HEAD", status="reviewed", summaries=("Good.",))
     return stored.id
 

@@ -12,6 +12,7 @@ from support.model_scripts import steps
 
 import corral
 from corral._core.spending import BudgetLimits
+from corral._publishing import control
 from corral._serving.allowance import (
     Allowance,
     AnswerRequest,
@@ -238,7 +239,7 @@ async def test_a_person_elsewhere_decides_what_the_caller_may_not(ours: BuiltinA
             return any(each.pending for each in corral.live.runs())
 
         await wait_until(is_published)
-        await asyncio.to_thread(corral.live.answer, run.id, "allow_once")
+        await asyncio.to_thread(control.answer, run.id, "allow_once")
         assert outcome(await runs.wait(run.id, 30)).ok
     assert (ours.workspace / "new.txt").exists()
 

@@ -145,7 +145,7 @@ def test_a_gate_is_answered_after_a_restart(page: Page, tmp_path: Path, workspac
         page.locator(".ask.question button", has_text="Publish").first.click()
         expect(page.locator(".ask.question")).to_have_count(0, timeout=WAIT_MS)
         resumed = subprocess.run(
-            corral("pipeline", "resume", "last"),
+            corral("runs", "resume", "last"),
             cwd=workspace,
             env=env,
             stdin=subprocess.DEVNULL,

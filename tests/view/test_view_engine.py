@@ -148,7 +148,7 @@ async def test_a_run_is_started_paused_raised_and_its_context_read(
         assert (budget["max_calls"], budget["calls"], budget["is_paused"]) == (1, 1, True)
         shown = await asyncio.to_thread(corral, "runs", "show", "last", cwd=work)
         assert "state      paused" in shown.stdout
-        assert f"corral pipeline resume {started['id']} --max-calls 2" in shown.stdout
+        assert f"corral runs resume {started['id']} --max-calls 2" in shown.stdout
         status, done = await view.post(f"{path}/budget", {"calls": 1})
         assert status == 200, done
         await until(lambda: view.get(path), lambda each: each["summary"]["state"] == "success")

@@ -17,7 +17,7 @@ from support.merge_queues import GATE, add_branch, make_repository, repairing_ag
 from support.pipeline_command import corral
 from support.repositories import git
 
-from corral import merge_queue, workflows
+from corral import merge_queue, runs, workflows
 from corral._merging.queue import QueueStore
 from corral._pipelines.simulation import SimulateMode
 from corral.merge_queue import MergeReport
@@ -198,9 +198,9 @@ def test_an_edit_of_the_gates_repeats_the_merge_and_what_comes_after_it(
     merged = git(repo, "rev-parse", "target")
     file = tmp_path / "flow.py"
     file.write_text(file.read_text().replace(repr([GATE]), repr([GATE, "true"])))
-    plan = workflows.plan_resume_sync("first", db=db)
+    plan = runs.resume_sync("first", plan_only=True, db=db)
     assert ([*plan.kept], [*plan.repeated]) == (["log", "log-2"], ["merge", "after"])
-    second = workflows.resume_sync("first", db=db)
+    second = runs.resume_sync("first", db=db)
     assert second.output.ok, first
     assert git(repo, "rev-parse", "target") == merged  # all of it was there
 
@@ -235,7 +235,7 @@ def test_a_merge_that_was_killed_goes_on(repo: Path, home: Path, tmp_path: Path,
         for file in home.glob("hosts/**/pid"):
             os.kill(int(file.read_text().split()[0]), signal.SIGKILL)
     go.touch()
-    done = corral("workflow", "resume", "r", "-q", *words, cwd=repo)
+    done = corral("runs", "resume", "r", "-q", *words, cwd=repo)
     assert done.returncode == 0, done.stderr
     assert log.read_text().split().count("bad") == 1
     assert log.read_text().split().count("slow") == (2 if also else 1)

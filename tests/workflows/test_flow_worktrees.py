@@ -10,7 +10,7 @@ from support import workflow_files
 from support.merge_queues import make_repository, repairing_agent
 from support.repositories import git
 
-from corral import workflows
+from corral import runs, workflows
 
 pytestmark = pytest.mark.whole_program
 
@@ -77,8 +77,8 @@ def test_a_person_chooses_the_branch_that_stays(repo: Path, answer: str, expecte
     db = str(repo.parent / "runs.db")
     labels = [choice.label for choice in question.choices]
     (chosen,) = [label for label in labels if label.startswith(answer)]
-    workflows.answer_sync("r", chosen, gate="conflict", db=db)
-    done = workflows.resume_sync("r", db=db)
+    runs.answer_sync("r", chosen, request="conflict", db=db)
+    done = runs.resume_sync("r", db=db)
     assert (done.status == "success") is bool(expected), done.reason
     assert (repo / "list").read_text() == expected
 
@@ -117,7 +117,7 @@ def test_after_an_edit_what_a_branch_has_done_is_kept(repo: Path) -> None:
     file = repo.parent / "flow.py"
     file.write_text(file.read_text().replace("echo 2 > two", "echo 3 > two"))
     file.write_text(file.read_text().replace("'false', check=True", "'true'"))
-    done = workflows.resume_sync("r", db=str(repo.parent / "runs.db"))
+    done = runs.resume_sync("r", db=str(repo.parent / "runs.db"))
     assert done.output == "1\n3\n", done.reason
     assert (repo.parent / "count").read_text() == "x\n"
 

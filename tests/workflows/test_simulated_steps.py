@@ -89,9 +89,9 @@ def test_the_command_simulates_a_durable_run_that_waits_and_goes_on(workspace: P
     )
     assert started.returncode == 10, started.stderr
     assert (workspace / "here").exists()
-    answered = corral("workflow", "answer", "r", "no", *words, cwd=workspace)
+    answered = corral("runs", "answer", "r", "no", *words, cwd=workspace)
     assert answered.returncode == 0, answered.stderr
-    done = corral("workflow", "resume", "r", "-q", *words, cwd=workspace)
+    done = corral("runs", "resume", "r", "-q", *words, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert '"no"' in done.stdout
     (workspace / "here").unlink()

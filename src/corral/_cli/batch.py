@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -22,22 +20,18 @@ from corral._cli.options import (
     PolicyFlags,
     agent_option,
     check_queue,
-    completing,
     count_option,
     limit_texts,
     policy_options,
     read_limits,
     read_options,
     read_prompt,
-    resolve_last,
     run_options,
     script_option,
     task_limit_options,
 )
 from corral._cli.ui.terminal import echo, echo_json
 from corral._cli.verdict import REQUIRE, VerdictRule
-from corral._core.terminal_text import counted
-from corral._engine.dbos.database import require
 from corral._protocol.schema import schema_of
 from corral.errors import ConfigError, StorageFailed
 from corral.run_kwargs import RunKwargs
@@ -45,7 +39,6 @@ from corral.run_kwargs import RunKwargs
 if TYPE_CHECKING:
     from corral._core.spending import LimitKwargs
     from corral._engine.batch.api import Batch, BatchReport
-    from corral._engine.batch.query import BatchDetails
 
 
 BUDGET = 8
@@ -163,7 +156,6 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
     from corral._cli.ui.batch_progress import BatchProgress
     from corral._cli.ui.signals import INTERRUPTED, run_cancellable
     from corral._engine.batch import api
-    from corral._engine.batch.rounds import BatchCommand
 
     rule = VerdictRule.read(
         {
@@ -215,7 +207,6 @@ def command(tasks: tuple[str, ...], **flags: Unpack[BatchFlags]) -> int:
         **read_options(flags),
     )
     batch.collects = False
-    batch.command = BatchCommand.of(sys.argv[1:], os.getcwd())
     batch.restarts_jobs = bool(script_option())  # the scripted model of a killed command is gone
     try:
         report = run_cancellable(batch.run_to_end(), progress)
@@ -257,7 +248,7 @@ def _print_interrupted(batch: Batch) -> None:
     echo(f"corral: interrupted with {done:,} of {report.total:,} done; {hint}:", err=True)
     echo(f"  corral {shlex.join(sys.argv[1:])}", err=True)
     if batch.is_durable:
-        echo(f"  or: corral batches resume {batch.name}", err=True)
+        echo(f"  or: corral runs resume {batch.name}", err=True)
 
 
 def _tasks(
@@ -287,76 +278,3 @@ def _tasks(
     if flags["name"] is None and flags["output"] is None:
         return found.tasks, batch_name(patterns, flags.get("cwd"))
     return found.tasks, flags["name"]
-
-
-@click.group("batches")
-def batches() -> None:
-    """Resume and cancel batches.
-
-    `corral batch` starts a batch.
-    """
-
-
-@batches.command("resume", context_settings={"ignore_unknown_options": True})
-@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
-@click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS OF BATCH]...")
-@DB
-def resume(name: str, options: tuple[str, ...], db: str | None) -> int:
-    """Continue BATCH with the command that started it.
-
-    The command is run again in the same folder; finished tasks are not repeated. OPTIONS of `corral
-    batch` that are given here are added, such as a larger --max-cost, or --retry-failed for a
-    batch that has ended.
-    """
-    found = _find(name, db)
-    from corral._cli.main import command as corral
-    from corral._engine.batch import query
-
-    name, status = found.overview.name, found.overview.status
-    if status in ("running", "paused"):
-        raise ConfigError(f"{name} is running", hint=f"See: corral runs show {name}")
-    if status in query.ENDED and not options:
-        raise ConfigError(
-            f"{name} has already ended: {status}", hint="To repeat failed tasks: --retry-failed"
-        )
-    if found.command is None:
-        raise ConfigError(
-            f"{name} was not started by a command", hint="Run the program that started it again."
-        )
-    try:
-        os.chdir(found.command.cwd)
-    except OSError as error:
-        raise ConfigError(f"its folder {found.command.cwd}: {error.strerror}") from error
-    words = [*found.command.words, *(() if db is None else ("--db", db)), *options]
-    echo(f"corral {shlex.join([*found.command.words, *options])}", err=True)
-    sys.argv[1:] = words  # as if it was typed
-    with corral.make_context("corral", words) as context:
-        code: int = corral.invoke(context)
-    return code
-
-
-@batches.command("cancel")
-@click.argument("name", metavar="BATCH", shell_complete=completing("batches"))
-@DB
-def cancel(name: str, db: str | None) -> None:
-    """Cancel BATCH and end its running tasks.
-
-    The command that started it can still continue it; the ended tasks count as failed.
-    """
-    shown = _find(name, db).overview
-    from corral._engine.batch import query
-
-    name = shown.name
-    if shown.status in query.ENDED:
-        raise ConfigError(f"{name} has already ended: {shown.status}")
-    count = asyncio.run(query.cancel_batch(name, db=db))
-    echo(f"{name} is cancelled, with {counted(count, 'task')}")
-
-
-def _find(name: str, db: str | None) -> BatchDetails:
-    """The batch that a person named."""
-    require()
-    from corral._engine.batch import query
-
-    name = asyncio.run(query.find_batch(resolve_last(name, "batch", db=db), db=db))
-    return asyncio.run(query.show_batch(name, db=db))

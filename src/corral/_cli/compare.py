@@ -9,7 +9,6 @@ import click
 import msgspec
 
 from corral._cli.command_types import (
-    SectionedCommand,
     SectionedGroup,
     examples,
     option,
@@ -36,10 +35,11 @@ from corral._cli.run_result import read_schema
 from corral._cli.ui.terminal import echo, echo_err, echo_json
 from corral.errors import ConfigError, PromptError
 from corral.run_kwargs import RunKwargs
+from corral.values import number_or_none
 
 if TYPE_CHECKING:
     from corral._cli.ui.compare_report import CompareProgress
-    from corral._comparison.api import Comparison, ComparisonSettings
+    from corral._comparison.api import Comparison
     from corral._comparison.summary import ComparisonSummary
 
 INCOMPLETE, BUDGET = 1, 8
@@ -160,7 +160,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     corral runs show ID                  Show the results.
     corral compare diff ID [TASK]        Show the changes of the attempts side by side.
     corral compare apply ID ATTEMPT      Apply the changes of an attempt to your files.
-    corral compare resume ID             Continue; ended attempts are not repeated.
+    corral runs resume ID                Continue; ended attempts are not repeated.
     corral compare export ID DIR         Write a job folder of harbor.
 
     \b
@@ -170,7 +170,7 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
     from corral._comparison import api
     from corral._comparison.tasks import is_path
 
-    progress = _progress(quiet=flags["quiet"], as_json=flags["as_json"])
+    progress = make_progress(quiet=flags["quiet"], as_json=flags["as_json"])
     if flags["repeat"] < 1:
         raise ConfigError(f"--repeat must be at least 1, got: {flags['repeat']}")
     has_tasks = prompt is not None and flags["file"] is None and is_path(prompt)
@@ -207,17 +207,17 @@ def command(prompt: str | None, **flags: Unpack[CompareFlags]) -> int:
         **options,
     )
     shown = Shown(as_json=flags["as_json"], quiet=flags["quiet"], output=flags["output"])
-    return _run(comparison, progress, shown)
+    return run_and_print(comparison, progress, shown)
 
 
-def _progress(*, quiet: bool, as_json: bool) -> CompareProgress:
+def make_progress(*, quiet: bool, as_json: bool) -> CompareProgress:
     check_output_flags(as_json=as_json, quiet=quiet)
     from corral._cli.ui.compare_report import CompareProgress
 
     return CompareProgress(enabled=not quiet and not as_json, answers=not as_json)
 
 
-def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int:
+def run_and_print(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int:
     from corral._cli.ui.signals import INTERRUPTED, run_cancellable
 
     async def run_to_end() -> ComparisonSummary:
@@ -229,7 +229,7 @@ def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int
     found = run_cancellable(run_to_end())
     if found is None:
         plan = comparison.plan
-        command = "" if plan is None else f"corral compare resume {plan.name}{script_option()}"
+        command = "" if plan is None else f"corral runs resume {plan.name}{script_option()}"
         echo_err("corral: interrupted" + (f"; continue: {command}" * bool(command)))
         return INTERRUPTED
     if not (progress.prints_answers and shown.quiet):
@@ -237,9 +237,12 @@ def _run(comparison: Comparison, progress: CompareProgress, shown: Shown) -> int
     if shown.output is not None:
         _export(found, shown.output)
     if comparison.batch is not None and comparison.batch.report.stopped:
+        plan = comparison.plan
+        limit = number_or_none(plan.options.get("max_cost")) if plan is not None else None
+        larger = f" --max-cost {2 * limit:g}" if limit else ""
         echo_err(
-            "corral: the budget is spent; to continue: corral compare resume"
-            f" {found.id} --max-cost AMOUNT{script_option()}"
+            "corral: the budget is spent; to continue: corral runs resume"
+            f" {found.id}{larger}{script_option()}"
         )
         return BUDGET
     return 0 if found.is_complete else INCOMPLETE
@@ -304,43 +307,6 @@ def apply(name: str, attempt: str, check: bool) -> None:
         return
     what = "can be applied" if check else "applied"
     echo(f"{row.id} {what}: {', '.join(files[:20])}{' …' if len(files) > 20 else ''}")
-
-
-@command.command("resume", cls=SectionedCommand)
-@ID
-@option(
-    "Execution", "--retry-missing --retry-failed retry_missing", "Run the missing attempts again."
-)
-@option("Limits", "--max-cost USD", "A new limit on the cost of the complete comparison.")
-@DB
-@MEMORY
-@OUTPUT
-@option("Output", "--json as_json", "Print the results as one JSON object.")
-@option("Output", "-q --quiet", "Print only the table.")
-@FAKE
-def resume(
-    name: str,
-    retry_missing: bool,
-    max_cost: float | None,
-    db: str | None,
-    no_durable: bool,
-    output: str | None,
-    as_json: bool,
-    quiet: bool,
-) -> int:
-    """Continue comparison ID as it was planned; attempts that have ended are not repeated."""
-    from corral._comparison import api
-
-    progress = _progress(quiet=quiet, as_json=as_json)
-    settings: ComparisonSettings = api.ComparisonSettings(
-        retry_missing=retry_missing,
-        durable=not no_durable,
-        db=db,
-        on_result=progress.show,
-        max_cost=max_cost,
-    )
-    shown = Shown(as_json=as_json, quiet=quiet, output=output)
-    return _run(api.resume(name, settings), progress, shown)
 
 
 @command.command("export")

@@ -3,8 +3,8 @@ follow a run in this process, and how they do it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict, cast
 
 import click
 
@@ -24,7 +24,7 @@ from corral._cli.options import (
     run_options,
     task_limit_options,
 )
-from corral._cli.ui.terminal import echo
+from corral._cli.ui.terminal import json_only
 from corral._core.spending import LIMITS, LimitKwargs
 from corral._option_definitions import EXECUTION
 from corral.errors import ConfigError
@@ -32,7 +32,6 @@ from corral.run_kwargs import RunKwargs
 
 if TYPE_CHECKING:
     from corral._cli.ui.pipeline_output import PipelinePrinter
-    from corral._engine.continue_run import Continuation
     from corral._engine.follow_run import FollowOptions
     from corral._engine.run_options import PipelineKwargs
     from corral._engine.run_result import PipelineResult
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
 
 RunKind: TypeAlias = Literal["pipeline", "workflow"]
-ContinuationT = TypeVar("ContinuationT", bound="Continuation")
 RUN_DIR = run_options(["run_dir"])
 
 
@@ -169,36 +167,7 @@ def find_pipeline_run(name: str, db: str | None) -> str:
     return lookup.find(name, db=db, kinds=("pipeline", "workflow")).id
 
 
-def find_continuation(
-    name: str, flags: FollowFlags, prepare: Callable[[str], Coroutine[Any, Any, ContinuationT]]
-) -> ContinuationT:
-    """How the durable run that a person named goes on. ``prepare`` gets its id. Prints the name of
-    the run that goes on for it, if there is one."""
-    from corral._engine.dbos import database
-    from corral._system import threads  # late: asyncio loads ssl, which --help does not need
-
-    database.load()
-    run = find_pipeline_run(name, flags["db"])
-    found = threads.run_event_loop(prepare(run))
-    if found.run.id != run and not flags["quiet"]:
-        echo(f"{run} was continued as {found.run.id}", err=True)
-    return found
-
-
-def follow_continuation(
-    found: Continuation,
-    flags: FollowFlags,
-    kind: RunKind,
-    *,
-    limits: dict[str, float] | None = None,
-    run_dir: str | None = None,
-) -> int:
-    """Continue a run, and print it; returns the exit code."""
-    from corral._engine.continue_run import continue_run
-
-    show = make_printer(found.graph, flags, kind)
-    if found.new is None:
-        show.name = found.run.id
-    return show.run_to_end(
-        lambda follow: continue_run(found, follow, limits=limits, run_dir=run_dir)
-    )
+def keep_json(flags: FollowFlags) -> None:
+    """With ``--json`` stdout has JSON only, whatever the program prints."""
+    if flags["as_json"]:
+        click.get_current_context().with_resource(json_only())

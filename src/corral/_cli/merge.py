@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Unpack
 
 import click
@@ -116,10 +117,6 @@ def command(branches: tuple[str, ...], **flags: Unpack[MergeFlags]) -> int:
 
     batch = flags["batch"]
 
-    def show(entry: MergeEntry) -> None:
-        if not flags["quiet"]:
-            echo_err(f"{MARKS.get(entry.state, '·')} {_line(entry)}")
-
     report = run_cancellable(
         api.run(
             branches,
@@ -133,17 +130,14 @@ def command(branches: tuple[str, ...], **flags: Unpack[MergeFlags]) -> int:
             agent=flags["agent"],
             dry_run=flags["dry_run"],
             wait=flags["wait"],
-            on_entry=show,
+            on_entry=printer(quiet=flags["quiet"]),
             **read_options(flags),
         )
     )
     if report is None:
         echo_err(f"corral: interrupted; continue with: corral merge --into {flags['into']}")
         return INTERRUPTED
-    if flags["as_json"]:
-        echo_json(msgspec.json.encode(to_dict(report)))
-    else:
-        _print(report, is_trial=flags["dry_run"])
+    print_report(report, as_json=flags["as_json"], is_trial=flags["dry_run"])
     return 0 if report.ok else 1
 
 
@@ -152,7 +146,20 @@ def to_dict(report: MergeReport) -> dict[str, object]:
     return {"type": "report", **msgspec.to_builtins(report), **counts}
 
 
-def _print(report: MergeReport, *, is_trial: bool) -> None:
+def printer(*, quiet: bool) -> Callable[[MergeEntry], None]:
+    """Prints each entry that changes."""
+
+    def show(entry: MergeEntry) -> None:
+        if not quiet:
+            echo_err(f"{MARKS.get(entry.state, '·')} {_line(entry)}")
+
+    return show
+
+
+def print_report(report: MergeReport, *, as_json: bool, is_trial: bool = False) -> None:
+    if as_json:
+        echo_json(msgspec.json.encode(to_dict(report)))
+        return
     if is_trial:
         for entry in report.entries:
             echo(f"{MARKS[entry.state]} {_line(entry)}")

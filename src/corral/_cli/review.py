@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 import click
@@ -180,17 +180,22 @@ def _read_bytes(path: str) -> bytes:
         raise PromptError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def note_of(*, quiet: bool) -> Callable[[str], None]:
+    """Prints what a review does."""
+    from corral._core.neutral import log_text
+
+    def note(text: str) -> None:
+        if not quiet:
+            echo_err(f"corral: {log_text(text)}")
+
+    return note
+
+
 def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags) -> Review | None:
     from corral._cli.ui.signals import run_cancellable
-    from corral._core.neutral import log_text
     from corral._review import api
 
     values: Mapping[str, object] = flags
-
-    def note(text: str) -> None:
-        if not flags["quiet"]:
-            echo_err(f"corral: {log_text(text)}")
-
     return run_cancellable(
         api.run(
             change,
@@ -202,7 +207,7 @@ def _run(change: str | None, patch: bytes | None, about: str, flags: ReviewFlags
             diff_only=flags["diff_only"],
             max_parts=flags["max_parts"],
             concurrency=flags["concurrency"],
-            on_note=note,
+            on_note=note_of(quiet=flags["quiet"]),
             **given_options({name: values.get(name) for name in OPTIONS}),
         )
     )

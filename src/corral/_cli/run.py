@@ -170,7 +170,7 @@ def command(
     progress = TurnProgress(enabled=not flags["quiet"])
     printer = EventPrinter() if flags["as_json"] else answer_printer(quiet=flags["quiet"])
     if flags["session"] is not None:
-        return _run_named(agent, text, flags, _RunEnd(typed, rule), printer, progress)
+        return _run_named(agent, text, flags, RunEnd(typed, rule), printer, progress)
     options = read_options(flags)
     agent = choose_agent(agent, options)
     check_prompt_is_given(text, agent, options)
@@ -183,25 +183,26 @@ def command(
     if typed is not None and not flags["as_json"]:
         enable_gc()
         return typed.run(agent, text, options, progress, rule)
-    end = _RunEnd(typed, rule)
-    return threads.run_event_loop(_run(agent, text, options, printer, progress, end))
+    end = RunEnd(typed, rule)
+    return threads.run_event_loop(run_session(agent, text, options, printer, progress, end))
 
 
-class _RunEnd(NamedTuple):
+class RunEnd(NamedTuple):
     """What is done at the end of a run."""
 
-    typed: TypedFlags | None
-    rule: VerdictRule
+    typed: TypedFlags | None = None
+    rule: VerdictRule = VerdictRule()
 
 
-async def _run(
+async def run_session(
     agent: str,
     text: str | None,
     options: RunKwargs,
     printer: Printer,
     progress: TurnProgress,
-    end: _RunEnd,
+    end: RunEnd,
 ) -> int:
+    """Run an agent, also in a session that is resumed, and print it; returns the exit code."""
     from corral._sessions.credentials import check_ready
     from corral._sessions.fallback import Given, run_in_agents
     from corral._sessions.session import Session
@@ -223,7 +224,7 @@ async def _run(
         can_ask = session.prepared.agent.asks and (asker is not None or remote)
         progress.begin(session.prepared, asks=can_ask)
         if asker is None and can_ask:
-            progress.answer_with = f"corral sessions answer {session.id} --allow"
+            progress.answer_with = f"corral runs answer {session.id} --allow"
         enable_gc()
         if typed is None and not rule.until_verified:
             return await collect(session.prompt(prompt))
@@ -318,7 +319,7 @@ def _run_named(
     agent: str | None,
     text: str | None,
     flags: RunFlags,
-    end: _RunEnd,
+    end: RunEnd,
     printer: Printer,
     progress: TurnProgress,
 ) -> int:

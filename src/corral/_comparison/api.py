@@ -27,7 +27,6 @@ from corral._comparison.summary import ComparisonSummary, summarize
 from corral._comparison.tasks import Tasks
 from corral._engine.batch.api import Batch
 from corral._engine.batch.results import BatchReport, BatchResult
-from corral._engine.batch.rounds import BatchCommand
 from corral._engine.batch.spec import BatchOptions
 from corral._engine.dbos import database
 from corral._engine.run_options import split_options
@@ -154,7 +153,7 @@ def prepare(task: Tasks, options: CompareOptions) -> ComparisonPlan:
     if plan.fingerprint != fingerprint(found, options):
         raise ConfigError(
             f"{plan.name!r} is another comparison: {plan.title}",
-            hint=f"To continue it: corral compare resume {plan.name}. Else choose another name.",
+            hint=f"To continue it: corral runs resume {plan.name}. Else choose another name.",
         )
     return plan
 
@@ -236,7 +235,6 @@ def _batch(plan: ComparisonPlan, settings: ComparisonSettings) -> Batch:
     rows = [as_object(msgspec.to_builtins(each)) for each in plan.attempt_tasks()]
     batch: Batch = Batch(rows, PROMPT, options)
     batch.collects = False
-    batch.command = BatchCommand.of(["compare", "resume", plan.name], plan.cwd)
     return batch
 
 

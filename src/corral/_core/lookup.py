@@ -144,3 +144,14 @@ def check_keys(where: str, table: Iterable[str], known: Sequence[str]) -> None:
             advice = nearest(name, known)
             meant = f", {advice}" if advice else f"; known keys: {', '.join(known)}"
             raise ConfigError(f"{where} unknown key {name!r}{meant}")
+
+
+def try_id(run: str, number: int) -> str:
+    """The id of the workflow that is a try of a run, or a round of a batch."""
+    return run if number == 1 else f"{run}#{number}"
+
+
+def run_of(workflow: str) -> str:
+    """The run of a workflow, which may be a later try of it, or of the run that it is nested in."""
+    top, slash, nested = workflow.partition("/")
+    return top.partition("#")[0] + slash + nested

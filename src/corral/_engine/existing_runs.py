@@ -1,20 +1,19 @@
-"""``corral.pipelines.answer``, ``cancel`` and ``add_budget``: control runs of a database. Nothing
-is executed here."""
+"""What can be done with durable runs of pipelines and workflows: answer, resume and fork them."""
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Final, Unpack
+import os
+from typing import TYPE_CHECKING, Any
 
-from corral._core.spending import Amounts, Raise
-from corral._engine import open_questions, query, service
+from corral._engine import open_questions, pipeline_runs, query, workflow_runs
+from corral._engine.continue_run import Changes, Continuation, continue_run
+from corral._engine.follow_run import FollowOptions
 from corral._pipelines.scheduler.commands import Answer
-from corral._system.threads import short_traceback_async, sync_twin
+from corral._system.threads import short_traceback_async
 from corral.errors import ConfigError
 
 if TYPE_CHECKING:
-    from corral._publishing import tokens
-    from corral.events import Decision
+    pass
 
 
 @short_traceback_async
@@ -29,10 +28,6 @@ async def answer(
     """Answer an open question of the run or of its nested runs; ``gate`` is the node or the
     question's id. Raises ``ConfigError`` if no such question is open, or if the answer is not one
     of the choices.
-
-    ::
-
-        await pipelines.answer("review-20260131-142501-3f9a", "approve", gate="approval")
     """
     found = await query.show(run, db=db)
     if found.output is not None:
@@ -40,70 +35,43 @@ async def answer(
     await open_questions.answer(run, reply, gate=gate, by=by, db=db)
 
 
-@short_traceback_async
-async def answer_with_token(
-    token: str,
+async def prepare_resume(run: str, changes: Changes, *, db: str | None = None) -> Continuation:
+    """How a run goes on. Nothing is changed. Raises ``ConfigError``."""
+    shown = await query.show(run, db=db)
+    if (program := shown.run_input.program) is not None:
+        return await workflow_runs.prepare_resume(shown, program, changes, db)
+    return await pipeline_runs.prepare_resume(shown, changes, db)
+
+
+async def prepare_fork(
+    run: str, place: str, changes: Changes, *, db: str | None = None
+) -> Continuation:
+    """How a fork of a run begins; ``place`` is a node or a step. Nothing is changed. Raises
+    ``ConfigError``."""
+    shown = await query.show(run, db=db)
+    if (program := shown.run_input.program) is not None:
+        return await workflow_runs.prepare_fork(shown, program, place, changes, db)
+    return await pipeline_runs.prepare_fork(shown, place, changes, db)
+
+
+async def go_on(
+    found: Continuation,
+    follow: FollowOptions,
     *,
-    decision: Decision | None = None,
-    answer: str = "",
-    comment: str = "",
-    by: str = "a token",
-) -> tokens.Token:
-    """Answer what a message of ``notify`` asked: a permission request with a ``decision``, a
-    question with an ``answer``; the gate of a pipeline takes a ``comment`` too. A token works
-    once. Raises ``LiveError`` if it is not valid, and ``ConfigError`` if the answer is not one of
-    the choices, or if the question takes no comment; then the token can be used again.
-
-    ::
-
-        await pipelines.answer_with_token(token, answer="approve")
-    """
-    from corral import live
-    from corral._publishing import tokens
-
-    with tokens.using(token) as says:
-        if says.kind == "pipeline":
-            db = None if says.db is None or "***" in says.db else says.db
-            reply = Answer(value=answer, text=comment)
-            await open_questions.answer(says.run, reply, gate=says.request_id, by=by, db=db)
-        elif comment:
-            raise ConfigError("only the gate of a pipeline takes a comment")
-        else:
-            await asyncio.to_thread(
-                live.answer_session, says, decision=decision, text=answer, by=by
-            )
-    return says
+    run_dir: str | os.PathLike[str] | None = None,
+    plan_only: bool = False,
+) -> Any:
+    """``continue_run``, with the typed result of a workflow. ``plan_only``: its plan."""
+    if plan_only:
+        return check_plan(found)
+    result = await continue_run(found, follow, run_dir=run_dir)
+    if isinstance(found, workflow_runs.PlannedContinuation):
+        return await workflow_runs.typed_result(found, result)
+    return result
 
 
-@short_traceback_async
-async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
-    """Cancel a run and everything that it runs; one that has ended stays as it is. Raises
-    ``ConfigError`` if there is no such run.
-
-    ::
-
-        await pipelines.cancel("review-20260131-142501-3f9a", reason="not needed any more")
-    """
-    await service.cancel(run, reason=reason, db=db)
-
-
-@short_traceback_async
-async def add_budget(
-    run: str, *, cost: float | None = None, db: str | None = None, **others: Unpack[Amounts]
-) -> None:
-    """Raise the limits of a durable run or batch that has not ended, by these amounts: ``cost`` in
-    USD for ``max_cost``, ``tokens`` for ``max_total_tokens``, ``calls`` for ``max_calls``. Model
-    calls that wait for it are made. Raises ``ConfigError``.
-
-    ::
-
-        await pipelines.add_budget("review-20260131-142501-3f9a", cost=1.00)
-    """
-    if await service.add_budget(run, Raise(cost, **others), db=db) is None:
-        raise query.run_not_found(run)
-
-
-answer_sync: Final = sync_twin(answer)
-answer_with_token_sync: Final = sync_twin(answer_with_token)
-cancel_sync: Final = sync_twin(cancel)
-add_budget_sync: Final = sync_twin(add_budget)
+def check_plan(found: Continuation) -> workflow_runs.ResumePlan:
+    """The plan of a workflow. Raises ``ConfigError`` for a pipeline."""
+    if not isinstance(found, workflow_runs.PlannedContinuation):
+        raise ConfigError(f"{found.run.id} is a pipeline: only a workflow has a plan")
+    return found.plan

@@ -34,6 +34,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from corral._core.lookup import run_of
 from corral._core.spending import BudgetLimits, Raise, Spent
 from corral._engine.dbos import own_tables
 from corral._engine.dbos.database import Database
@@ -56,7 +57,8 @@ _joined: DatabaseLimits | None = None
 
 
 def store_name(database: Database, run: str) -> str:
-    """The name of the store of a run."""
+    """The name of the store of a run, which all its tries have."""
+    run = run_of(run)
     if database.path is None:
         return run
     folder = database.path.with_name(database.path.name + ".budgets")
@@ -85,22 +87,17 @@ def create_budget(
     run: str,
     limits: BudgetLimits,
     spent: Spent = NOTHING,
-    forked_from: str = "",
 ) -> tuple[str, ...]:
     """Create the store of a run, or set the limits of one that exists; returns its name, or
-    nothing if the run has no limits. ``spent`` counts for a new one, and by how much the limits of
-    the run ``forked_from`` were raised. Blocking. Raises ``StorageFailed``."""
+    nothing if the run has no limits. ``spent`` counts for a new one. Blocking. Raises
+    ``StorageFailed``."""
     if not limits.exist:
         return ()
     name = store_name(database, run)
     store = open_store(name, database)
     if database.path is None:
         ServerBudgetStore(database.url, name).create()
-    raised = NOTHING
-    if forked_from:
-        with open_store(store_name(database, forked_from), database).change() as old:
-            raised = old.raised
-    budget_stores.set_limits(store, limits, spent, raised)
+    budget_stores.set_limits(store, limits, spent)
     return (name,)
 
 
@@ -115,13 +112,24 @@ def open_budget(names: Sequence[str], holder: str, database: Database | None) ->
 
 def find_owner(name: str, run: str) -> str:
     """The id of the run or batch that has the store ``name``: this run, or one around it."""
+    run = run_of(run)
     while "/" in run and not _is_store_of(name, run):
         run = run.rpartition("/")[0]
-    return run if _is_store_of(name, run) else run.partition("#")[0]  # a later round of a batch
+    return run
 
 
 def _is_store_of(name: str, run: str) -> bool:
     return (os.path.basename(name) if os.path.isabs(name) else name) in (run, _file_name(run))
+
+
+def settle_all(name: str, database: Database) -> None:
+    """The run has ended: all that is reserved counts as spent. Blocking. Raises
+    ``StorageFailed``."""
+    store = open_store(name, database)
+    with store.change() as state:
+        holders = {*state.reserved, *state.next_calls, *state.waiting}
+    for holder in holders:
+        budget_stores.settle_holder(store, holder)
 
 
 def settle_budget(names: Sequence[str], holder: str, database: Database | None) -> None:

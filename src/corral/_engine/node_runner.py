@@ -33,6 +33,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from corral._core.lookup import run_of
 from corral._core.spending import Spent
 from corral._pipelines import events
 from corral._pipelines.execution import attempt as execution_attempt
@@ -238,7 +239,8 @@ class NodeRunner:
             if self.on_event is not None:
                 self.on_event(event if event.node == node.id else replace(event, node=node.id))
 
-        part_of = PART_OF.set(PartOf(self.run_id, visit.id, self.started_in or str(self.workspace)))
+        place = self.started_in or str(self.workspace)
+        part_of = PART_OF.set(PartOf(run_of(self.run_id), visit.id, place))
         budget = None if self.budget is None else self.budget.part(f"{self.run_id}/{visit.id}")
         try:
             if budget is not None and is_own:

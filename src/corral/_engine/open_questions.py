@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 from msgspec.structs import replace
 
+from corral._core.lookup import run_of
 from corral._engine import query
 from corral._engine.dbos.client import DatabaseClient, WorkflowInfo, with_client
 from corral._engine.dbos.database import OPEN_STATES, Database, find, reading
@@ -46,15 +47,16 @@ class RunQuestion(msgspec.Struct, frozen=True):
     @property
     def id(self) -> str:
         """Unique over the run and its nested runs."""
-        return f"{self.run}/{self.question.id}"
+        return f"{run_of(self.run)}/{self.question.id}"
 
 
 async def questions(run: str, *, db: str | None = None) -> list[RunQuestion]:
     """The open questions, those of the run itself first."""
 
     def read(client: DatabaseClient) -> list[RunQuestion]:
-        nested = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
-        rows = [*client.list_workflows(ids=[run]), *sorted(nested, key=lambda row: row.id)]
+        last = query.last_try(client, run)
+        nested = client.list_workflows(prefix=f"{last}/", name=RUN_WORKFLOW, states=OPEN_STATES)
+        rows = [*client.list_workflows(ids=[last]), *sorted(nested, key=lambda row: row.id)]
         found_questions: list[RunQuestion] = []
         for row in rows:
             name = row.id
@@ -80,13 +82,14 @@ async def has_running_nodes(run: str, *, db: str | None = None) -> bool:
     """Whether a node of the run or of its nested runs is running; timers do not count."""
 
     def read(client: DatabaseClient) -> bool:
-        found = client.list_workflows(prefix=f"{run}/", name=NODE_WORKFLOW, states=OPEN_STATES)
+        last = query.last_try(client, run)
+        found = client.list_workflows(prefix=f"{last}/", name=NODE_WORKFLOW, states=OPEN_STATES)
         for visit in (row.id.rpartition("/")[2] for row in found):
             # A "~" is in the ids of a manager's pauses, and of the nodes that steer its child.
             if visit != "timer" and ("~" not in visit or visit.endswith(".steer")):
                 return True
-        runs = client.list_workflows(prefix=f"{run}/", name=RUN_WORKFLOW, states=OPEN_STATES)
-        for name in [run, *(row.id for row in runs)]:
+        runs = client.list_workflows(prefix=f"{last}/", name=RUN_WORKFLOW, states=OPEN_STATES)
+        for name in [last, *(row.id for row in runs)]:
             replay = query.replay_run(client, name)[1]
             visits = replay.visits if replay.run_input.local_nodes else ()
             if any(visit in replay.scheduler.state.open for visit in visits):
@@ -148,8 +151,8 @@ async def send_answer(
 
     if not await with_client(find(db), send):
         raise NoSuchQuestion(
-            f"{question.node} of {asked.run} was already answered",
-            hint="The first answer counts; `corral pipeline resume` continues the run.",
+            f"{question.node} of {run_of(asked.run)} was already answered",
+            hint=f"The first answer counts; to continue: corral runs resume {run_of(asked.run)}",
         )
 
 

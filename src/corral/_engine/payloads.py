@@ -7,11 +7,13 @@ stored once, with its run. A field may be added with a default; any other change
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
+from corral._core.lookup import run_of
 from corral._core.spending import Spent
 from corral._engine.batch.task_scheduler import BatchRound, BatchScheduler
 from corral._engine.dbos.database import UnreadableRecord
@@ -46,8 +48,10 @@ BATCH_WORKFLOW = "corral.batch"
 """A run whose visits are the tasks of a batch."""
 BATCH_CLOSED = "closed"
 """The label of a batch's round whose results were reported: the summary of the batch."""
-CONTINUES = "continues"
-"""The label of a run that goes on instead of another one, which has ended: that one's id."""
+TRIES = "tries"
+BEGAN = "began"
+"""Labels of a run that was continued after its end: the number of the try, and when the first one
+began. Each try is a workflow: the first has the id of the run, the second ``RUN#2``."""
 COMMIT = "internal.commit"
 """The key of an outcome's updates that has the commit after it, in a run with a worktree."""
 QUESTIONS = "questions"
@@ -134,6 +138,10 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     known: dict[str, Message] = {}
     """Results of visits and questions of the run that this one continues, by id."""
     forked_from: str = ""
+    tries: int = 1
+    """How often the run was started, with this time."""
+    spent: Spent = Spent()
+    """What earlier tries of the run have used for results that were not taken over."""
     reply_to: str = ""
     """The parent run, if this run is a node of another; ``reply_id`` is the visit there."""
     reply_id: str = ""
@@ -160,24 +168,32 @@ class RunInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return replace(self, batch=replace(self.batch, tasks=""))
 
     @property
+    def run(self) -> str:
+        """The id of the run that a person knows: without the number of the try."""
+        return run_of(self.run_id)
+
+    @property
     def spent_before(self) -> Spent:
-        """What the known results of another run have cost."""
+        """What the known results of another run, and earlier tries, have cost."""
         known = [*self.known.values()]
         if self.program is not None:
             known = [each.message for each in self.program.known.values() if each.message]
         ended = [each.outcome for each in known if isinstance(each, Ended)]
-        return Spent(
-            sum(each.cost_usd or 0.0 for each in ended), sum(each.tokens or 0 for each in ended)
-        )
+        return self.spent + spent_on(ended)
 
     def new_scheduler(self) -> Scheduler | WorkflowScheduler | BatchScheduler:
         """A scheduler for this run from its beginning."""
         if self.batch is not None:
             return BatchScheduler(self.graph, self.batch, run_id=self.run_id)
+        scheduler: Scheduler | WorkflowScheduler
         if self.program is None:
-            return Scheduler(self.graph, run_id=self.run_id, values=self.values)
-        known = self.program.known
-        return WorkflowScheduler(self.graph, run_id=self.run_id, known=known)
+            scheduler = Scheduler(self.graph, run_id=self.run, values=self.values)
+        else:
+            known = self.program.known
+            scheduler = WorkflowScheduler(self.graph, run_id=self.run, known=known)
+        scheduler.state.cost_usd += self.spent.cost
+        scheduler.state.tokens += self.spent.tokens
+        return scheduler
 
 
 class NodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -243,6 +259,13 @@ class PipelineOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     @property
     def ok(self) -> bool:
         return self.status == "success"
+
+
+def spent_on(outcomes: Iterable[Outcome]) -> Spent:
+    known = [*outcomes]
+    return Spent(
+        sum(each.cost_usd or 0.0 for each in known), sum(each.tokens or 0 for each in known)
+    )
 
 
 def answer_key(question: str) -> str:

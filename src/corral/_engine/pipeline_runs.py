@@ -1,4 +1,4 @@
-"""``corral.pipelines.run``, ``resume`` and ``fork``: execute a pipeline, or continue a run of one.
+"""``corral.pipelines.run``: execute a pipeline; and how a run of one goes on.
 
 Runs are durable by default: what has finished is never run twice, whatever crashes. In memory
 (``durable=False``) only the run directory is left, and no engine is needed.
@@ -13,23 +13,23 @@ from typing import Final, TypeAlias, Unpack
 
 from corral._engine import query
 from corral._engine.continue_run import (
+    Changes,
     Continuation,
     NewRun,
-    continue_run,
+    finished,
     is_same_graph,
     known_before,
     read_replay,
     results_of,
 )
-from corral._engine.follow_run import FollowOptions, OnEvent, OnStart
 from corral._engine.run_options import PipelineKwargs, check_names
 from corral._engine.run_result import PipelineResult, raise_if_failed
 from corral._engine.start_run import RunRequest, execute, follow_of
 from corral._pipelines import loader
-from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.graph import Graph
 from corral._pipelines.linter.finding import Rule
 from corral._pipelines.run_limits import with_limits
+from corral._pipelines.scheduler.commands import Message
 from corral._pipelines.scheduler.outcome import not_json
 from corral._pipelines.scheduler.state import without_internal_keys
 from corral._pipelines.transforms import Transform
@@ -75,111 +75,53 @@ async def run(pipeline: Pipeline, **options: Unpack[PipelineKwargs]) -> Pipeline
     return result
 
 
-@short_traceback_async
-async def resume(
-    run: str,
-    *,
-    accept_changed_graph: bool = False,
-    db: str | None = None,
-    interviewer: Interviewer | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-) -> PipelineResult:
-    """Continue an interrupted run in this process and follow it to its end; finished nodes are not
-    run again. A run that a worker executes, or that has ended, is only followed.
-
-    If the pipeline's file has changed since the run started, this raises ``ConfigError``; with
-    ``accept_changed_graph`` a new run continues with the new graph, from all that has finished.
-    For a run that was continued so, its newest continuation goes on; ``result.run`` is its id.
-
-    ::
-
-        result = await pipelines.resume("review-20260131-142501-3f9a")
-    """
-    found = await prepare_resume(run, accept_changed_graph=accept_changed_graph, db=db)
-    return await continue_run(
-        found,
-        FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start),
-    )
-
-
-@short_traceback_async
-async def fork(  # noqa: PLR0913
-    run: str,
-    node: str,
-    *,
-    graph: Graph | None = None,
-    run_dir: str | os.PathLike[str] | None = None,
-    db: str | None = None,
-    queue: str | None = None,
-    interviewer: Interviewer | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-) -> PipelineResult:
-    """Start a new run that continues ``run`` from this node; earlier results are used. It uses
-    the pipeline's file as it is now, unless a graph is given.
-
-    ::
-
-        result = await pipelines.fork("review-20260131-142501-3f9a", "implement")
-    """
-    return await continue_run(
-        await prepare_fork(run, node, graph=graph, db=db),
-        FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start),
-        run_dir=run_dir,
-        queue=queue,
-    )
-
-
 run_sync: Final = sync_twin(run)
-resume_sync: Final = sync_twin(resume)
-fork_sync: Final = sync_twin(fork)
 
 
-async def prepare_resume(
-    run: str, *, accept_changed_graph: bool = False, db: str | None = None
-) -> Continuation:
-    """How ``resume`` continues a run. Nothing is changed. Raises ``ConfigError``."""
-    shown = await query.show_newest(run, db=db)
-    _check_pipeline(shown)
-    now = None if shown.output else current_graph(shown)
-    if now is None or is_same_graph(now, shown.graph):
+async def prepare_resume(shown: query.RunDetails, changes: Changes, db: str | None) -> Continuation:
+    """How a run of a pipeline goes on. Nothing is changed. Raises ``ConfigError``."""
+    if shown.output is not None and shown.output.ok:
         return Continuation(run=shown)
-    if not accept_changed_graph:
-        source = shown.run_input.config.source
+    now = current_graph(shown)
+    has_changed = now is not None and not is_same_graph(now, shown.graph)
+    if has_changed and not changes.accept_changed:
         raise ConfigError(
-            f"the pipeline of {shown.id} has changed since it started: {source}",
-            hint="--accept-changed-graph (accept_changed_graph=True) continues with the"
-            " current file, as a new run that keeps what is finished.",
+            f"the pipeline of {shown.id} has changed since it started:"
+            f" {shown.run_input.config.source}",
+            hint="With --accept-changed (accept_changed=True) it goes on with the current file, and"
+            " keeps what is finished.",
         )
-    replay = await read_replay(run, db)
-    known = {each.id: each for each in results_of(replay)}
-    return Continuation(run=shown, new=NewRun(replay=replay, known=known, graph=now))
+    if shown.output is None and not has_changed and not changes.need_try(shown):
+        return Continuation(run=shown, changes=changes)
+    replay = await read_replay(shown.id, db)
+    if shown.output is None:
+        known: Mapping[str, Message] = {each.id: each for each in results_of(replay)}
+    else:
+        known = finished(replay, shown.output)
+    graph = now if has_changed and now is not None else shown.graph
+    return Continuation(
+        run=shown, new=NewRun(replay=replay, known=known, graph=graph), changes=changes
+    )
 
 
 async def prepare_fork(
-    run: str, node: str, *, graph: Graph | None = None, db: str | None = None
+    shown: query.RunDetails,
+    node: str,
+    changes: Changes,
+    db: str | None,
+    *,
+    graph: Graph | None = None,
 ) -> Continuation:
-    """How ``fork`` continues a run. Nothing is changed. Raises ``ConfigError``."""
-    shown = await query.show(run, db=db)
-    _check_pipeline(shown)
+    """How a fork of a run of a pipeline begins. Nothing is changed. Raises ``ConfigError``."""
     now = graph or current_graph(shown) or shown.graph
     if node not in now.nodes:
         raise ConfigError(
-            f"the pipeline has no node {node!r}", hint=f"Nodes: {', '.join([*now.nodes][:20])}."
+            f"the pipeline has no node {node!r}" if node else "a fork begins with a node",
+            hint=f"Name one with --from: {', '.join([*now.nodes][:20])}.",
         )
-    replay = await read_replay(run, db)
-    known = known_before(replay, node)
-    return Continuation(run=shown, new=NewRun(replay=replay, known=known, graph=now, is_fork=True))
-
-
-def _check_pipeline(shown: query.RunDetails) -> None:
-    """Raises ``ConfigError`` if the run is of a workflow."""
-    if shown.run_input.program is not None:
-        raise ConfigError(
-            f"{shown.id} is a run of a workflow",
-            hint="Use `corral workflow resume` and `corral workflow fork` (corral.workflows).",
-        )
+    replay = await read_replay(shown.id, db)
+    new = NewRun(replay=replay, known=known_before(replay, node), graph=now, is_fork=True)
+    return Continuation(run=shown, new=new, changes=changes)
 
 
 def prepare(

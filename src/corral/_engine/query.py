@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from corral._core.lookup import find_id
+from corral._core.lookup import find_id, run_of
 from corral._core.stored_formats import JOURNAL
 from corral._engine.dbos.adapter import RECEIVED
 from corral._engine.dbos.client import (
@@ -23,7 +23,6 @@ from corral._engine.dbos.client import (
     DatabaseClient,
     JournalEntry,
     WorkflowInfo,
-    list_labelled,
     open_client,
     read_patiently,
     with_client,
@@ -39,7 +38,6 @@ from corral._engine.dbos.database import (
 from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.node_runner import Retrying
 from corral._engine.payloads import (
-    CONTINUES,
     RUN_WORKFLOW,
     AgentAsks,
     NodesStep,
@@ -49,7 +47,7 @@ from corral._engine.payloads import (
     unpack,
     unpack_message,
 )
-from corral._engine.run_list import Status, open_budgets, run_status
+from corral._engine.run_list import Status, began, open_budgets, run_status, tries
 from corral._engine.run_loop import EventNumbering
 from corral._metering.budget_stores import StoredBudget
 from corral._pipelines import events
@@ -104,8 +102,7 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     output: PipelineOutput | None = None
     """None while the run has not ended."""
     budget: StoredBudget | None = None
-    """Of a run that has not ended: the budget that it waits for, which may be that of a run nested
-    in it, else its own."""
+    """The budget that it waits for, which may be that of a run nested in it, else its own."""
     created: float = 0.0
     ended: float | None = None
     visits: dict[str, Outcome] = {}
@@ -114,9 +111,8 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Of a workflow: its steps so far, and which followed which."""
     format: int = JOURNAL
     """Of its record. One of another format cannot be answered or continued."""
-    continued_as: str = ""
-    """The run that goes on for this one, which has failed or was cancelled, or whose file has
-    changed; ``resume`` continues that one."""
+    tries: int = 1
+    """How often it was started: by ``resume`` after it had ended, or with a changed file."""
 
     @property
     def folder(self) -> str:
@@ -139,7 +135,7 @@ async def find_run(name: str, *, db: str | None = None) -> str:
         if client.list_workflows(ids=[name]):
             return name
         rows = client.list_workflows(name=RUN_WORKFLOW, top=True)
-        return find_id(name, [row.id for row in rows], "runs")
+        return find_id(name, [*dict.fromkeys(run_of(row.id) for row in rows)], "runs")
 
     if await asyncio.to_thread(is_there, database):
         run_id = await with_client(database, read)
@@ -157,11 +153,11 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
 
     def read(client: DatabaseClient) -> RunDetails:
         row, replay = replay_run(client, run)
-        output = run_output(client, run)
-        budget = open_budgets(database, [] if row.has_ended else [run]).get(run)
+        output = run_output(client, row.id)
+        budget = open_budgets(database, [row.id]).get(row.id)
         with closing(ExecutorLiveness(database)) as liveness:
             return RunDetails(
-                id=run,
+                id=run_of(row.id),
                 status=run_status(row, liveness, budget),
                 budget=None if budget is None else budget.state,
                 run_input=replay.run_input,
@@ -170,37 +166,32 @@ async def show(run: str, *, db: str | None = None) -> RunDetails:
                 questions=[] if output else replay.questions,
                 events=list(replay.events),
                 output=output,
-                created=row.created,
+                created=began(row),
                 ended=row.ended,
+                tries=tries(row),
                 format=row.format,
                 visits={
                     each.id: each.outcome for each in replay.messages if isinstance(each, Ended)
                 },
-                continued_as=find_continuation(database, run) if output is not None else "",
             )
 
     return await with_client(database, read)
 
 
-def find_continuation(database: Database, run: str) -> str:
-    """The run that goes on for this one; empty: none does. Blocking."""
-    return next(iter(list_labelled(database, RUN_WORKFLOW, CONTINUES, run)), "")
-
-
-async def show_newest(run: str, *, db: str | None = None) -> RunDetails:
-    """The state of the run that goes on for this one; of this one itself, if none does."""
-    shown = await show(run, db=db)
-    while shown.continued_as:
-        shown = await show(shown.continued_as, db=db)
-    return shown
+def last_try(client: DatabaseClient, run: str) -> str:
+    """The id of the workflow that is the last try of a run. Blocking."""
+    if "/" in run or "#" in run:
+        return run
+    rows = client.list_workflows(prefix=f"{run}#", name=RUN_WORKFLOW)
+    return max((row for row in rows if "/" not in row.id), key=tries).id if rows else run
 
 
 def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:
-    """The workflow of a run, and its history. Blocking. Raises ``ConfigError``."""
-    row = client.get_workflow(run)
+    """The workflow of the last try of a run, and its history. Blocking. Raises ``ConfigError``."""
+    row = client.get_workflow(last_try(client, run))
     if row is None or row.name != RUN_WORKFLOW or row.input is None:
         raise run_not_found(run)
-    entries = client.journal(run)
+    entries = client.journal(row.id)
     with reading(run, row.format):
         replay = Replay(unpack(row.input, RunInput))
         for entry in entries:
@@ -210,9 +201,10 @@ def replay_run(client: DatabaseClient, run: str) -> tuple[WorkflowInfo, Replay]:
 
 
 async def follow(run: str, *, db: str | None = None) -> AsyncGenerator[RunEvent]:
-    """The events of a run from the first one, as they come, until it has ended."""
+    """The events of the last try of a run from the first one, as they come, until it has ended."""
     database = find(db)
     async with open_client(database) as client:
+        run = await read_patiently(database, lambda: last_try(client, run))
         row = await read_patiently(database, lambda: client.get_workflow(run))
         if row is None or row.input is None:
             raise run_not_found(run)
@@ -389,7 +381,7 @@ class Replay:
         self.run_input = run_input
         self.scheduler = run_input.new_scheduler()
         self.events: list[PipelineEvent] = []
-        self._stream = EventNumbering(run_input.run_id)
+        self._stream = EventNumbering(run_input.run)
         self.visits: dict[str, RunNode] = {}
         """Started so far, by id."""
         self.children: dict[str, RunChild] = {}

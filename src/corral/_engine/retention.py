@@ -10,10 +10,8 @@ from pathlib import Path
 
 from corral._engine import limits
 from corral._engine.agent_host import client
-from corral._engine.batch import query
 from corral._engine.dbos.client import WorkflowInfo, connect
 from corral._engine.dbos.database import find
-from corral._engine.payloads import BATCH_WORKFLOW
 from corral._system import fs, paths
 
 
@@ -22,18 +20,17 @@ def delete_run(name: str, *, db: str | None = None) -> None:
     has not ended is cancelled before. Blocking."""
     database = find(db)
     with connect(database) as store:
-        roots = store.list_workflows(ids=[name])
-        if roots and roots[0].name == BATCH_WORKFLOW:
-            roots = query.batch_rounds(store).get(name, roots)
+        later = store.list_workflows(prefix=f"{name}#")  # tries of a run, or rounds of a batch
+        roots = [*store.list_workflows(ids=[name]), *(row for row in later if "/" not in row.id)]
         rows = [*roots]
         for root in roots:
             rows += store.list_workflows(prefix=f"{root.id}/")
         store.cancel([row.id for row in rows if not row.has_ended])
         # The nodes are deleted first: an interrupted deletion leaves the run, and is repeated.
         store.delete([row.id for row in rows])
+        limits.remove_budget(database, name)
         for root in roots:
             client.close(root.id, cancel=True)
-            limits.remove_budget(database, root.id)
             for folder in _own_folders(root):
                 fs.remove_tree(folder)
 

@@ -9,14 +9,15 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
+from corral._core.lookup import run_of
 from corral._core.spending import Spent
 from corral._engine.dbos.client import WorkflowInfo, list_nested, list_top, queue_owner
 from corral._engine.dbos.database import Database, find, is_there, storage_errors
 from corral._engine.dbos.leases import ExecutorLiveness
-from corral._engine.payloads import RUN_WORKFLOW
+from corral._engine.payloads import BEGAN, RUN_WORKFLOW, TRIES
 from corral._metering.budget_stores import StoredBudget
 from corral._system import paths
-from corral.values import as_text, int_or_none
+from corral.values import as_text, int_or_none, number_or_none
 
 Status: TypeAlias = Literal[
     "queued", "running", "paused", "interrupted", "success", "fail", "cancelled"
@@ -67,10 +68,11 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
     def read() -> list[RunOverview]:
         with storage_errors(database), closing(ExecutorLiveness(database)) as liveness:
             rows = list_top(database, RUN_WORKFLOW, limit)
+            rows = [*{run_of(row.id): row for row in reversed(rows)}.values()][::-1]  # last tries
             budgets = open_budgets(database, [row.id for row in rows if not row.has_ended])
             return [
                 RunOverview(
-                    id=row.id,
+                    id=run_of(row.id),
                     status=run_status(row, liveness, budgets.get(row.id)),
                     kind=_kind(row),
                     pipeline=str(row.labels.get("pipeline", "")),
@@ -78,8 +80,9 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
                     folder=paths.local_run_folder(str(row.labels.get("folder", ""))),
                     asks=int_or_none(row.labels.get("asks")) or 0 if not row.has_ended else 0,
                     queue=row.queue,
-                    created=row.created,
+                    created=began(row),
                     ended=row.ended,
+                    tries=tries(row),
                     executor=row.executor,
                     workspace=str(row.labels.get("workspace", "")),
                     started_in=as_text(row.labels.get("started_in")),
@@ -87,7 +90,6 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
                     code=as_text(row.labels.get("code")),
                     label=as_text(row.labels.get("label")),
                     scripted=row.labels.get("scripted") is True,
-                    tries=int_or_none(row.labels.get("tries")) or 1,
                     cost_usd=_spent(row, budgets.get(row.id)).cost or None,
                     tokens=_spent(row, budgets.get(row.id)).tokens or None,
                 )
@@ -95,6 +97,16 @@ async def list_runs(*, db: str | None = None, limit: int | None = 50) -> list[Ru
             ]
 
     return await asyncio.to_thread(read)
+
+
+def tries(row: WorkflowInfo) -> int:
+    """The number of the try that a workflow is."""
+    return int_or_none(row.labels.get(TRIES)) or 1
+
+
+def began(row: WorkflowInfo) -> float:
+    """When the first try of a run began."""
+    return number_or_none(row.labels.get(BEGAN)) or row.created
 
 
 def _kind(row: WorkflowInfo) -> str:
@@ -110,27 +122,30 @@ class OpenBudget(NamedTuple):
 
 
 def open_budgets(database: Database, runs: Sequence[str]) -> dict[str, OpenBudget]:
-    """The budgets of those of these runs, which have not ended, that have one: the one that the
-    run waits for, which may be that of a run nested in it, else its own. Blocking. Raises
+    """The budgets of those of these workflows of runs that have one: the one that the run waits
+    for, which may be that of a run nested in it, else its own. Blocking. Raises
     ``StorageFailed``."""
     if not runs:
         return {}
     from corral._engine import limits
 
     nested = list_nested(database, RUN_WORKFLOW)
-    owners = {run: [run, *(each for each in nested if each.startswith(f"{run}/"))] for run in runs}
+    owners = {
+        run: [run_of(each) for each in (run, *nested) if each == run or each.startswith(f"{run}/")]
+        for run in runs
+    }
     stores = limits.read_stores(database, [each for names in owners.values() for each in names])
     budgets: dict[str, OpenBudget] = {}
     for run, names in owners.items():
         known = [OpenBudget(name, stores[name]) for name in names if name in stores]
         waiting = [budget for budget in known if budget.state.is_paused()]
-        if waiting or run in stores:
+        if waiting or run_of(run) in stores:
             budgets[run] = (waiting or known)[0]
     return budgets
 
 
 def _spent(row: WorkflowInfo, budget: OpenBudget | None) -> Spent:
-    if budget is not None and budget.owner == row.id:
+    if budget is not None and budget.owner == run_of(row.id):
         return budget.state.spent
     cost, tokens = row.labels.get("cost_usd"), int_or_none(row.labels.get("tokens"))
     return Spent(float(cost) if isinstance(cost, int | float) else 0.0, tokens or 0)
@@ -138,7 +153,7 @@ def _spent(row: WorkflowInfo, budget: OpenBudget | None) -> Spent:
 
 def run_status(row: WorkflowInfo, liveness: ExecutorLiveness, budget: OpenBudget | None) -> Status:
     """What a list shows of a run."""
-    if budget is not None and budget.state.is_paused():
+    if budget is not None and budget.state.is_paused() and not row.has_ended:
         return "paused"
     match row.state:
         case "running":

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
+from corral._core.lookup import run_of
 from corral._engine.node_runner import Retrying
 from corral._pipelines.events import (
     CheckpointSaved,
@@ -214,10 +215,10 @@ STUCK = "the workflow waits for something that no step brings"
 def mismatch(run_id: str, difference: str) -> ReplayMismatch:
     """The error of a program that does not do what is recorded."""
     return ReplayMismatch(
-        f"the replay of {run_id} takes another path than the run: {difference}",
+        f"the replay of {run_of(run_id)} takes another path than the run: {difference}",
         hint="The code between steps must depend on nothing but their results. "
-        f"`corral workflow resume {run_id} --new-run` continues as a new run, which keeps the steps"
-        " with the same inputs.",
+        f"`corral runs fork {run_of(run_id)}` starts a new run, which keeps the steps with the same"
+        " inputs.",
     )
 
 

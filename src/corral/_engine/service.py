@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from corral._core.lookup import run_of
 from corral._engine import process_engine, query, run_list
 from corral._engine.agent_host import client as agent_host_client
 from corral._engine.dbos.client import (
@@ -38,10 +39,10 @@ from corral._engine.dbos.database import (
 )
 from corral._engine.dbos.leases import ExecutorLiveness
 from corral._engine.payloads import (
-    BATCH_CLOSED,
     BATCH_WORKFLOW,
-    CONTINUES,
+    BEGAN,
     RUN_WORKFLOW,
+    TRIES,
     PipelineOutput,
     RunConfig,
     RunInput,
@@ -57,7 +58,7 @@ from corral.errors import ConfigError, FormatUnsupported
 from corral.values import Json, slug
 
 if TYPE_CHECKING:
-    from corral._core.spending import Raise
+    from corral._core.spending import BudgetState, Raise
     from corral._metering.budget import Budget
 
 GOAL = 200
@@ -75,19 +76,15 @@ async def start(
     *,
     db: str | None = None,
     queue: str | None = None,
-    continues: str = "",
+    began: float = 0.0,
     labels: Mapping[str, Json] | None = None,
 ) -> str:
     """Start a run; returns its id, a new one if ``run_input`` has none. ``queue``: its workers
-    execute the run; None: this process does. ``continues``: the run that it goes on for.
-    ``labels``: more than each run has, for lists. Raises ``ConfigError`` if another run goes on for
-    it, or has its id."""
+    execute the run; None: this process does. ``began``: when the first of its tries did.
+    ``labels``: more than each run has, for lists. Raises ``ConfigError``, also if the run, or this
+    try of it, exists."""
     database = find(db)
     await asyncio.to_thread(prepare, database)
-    if continues and (
-        other := await asyncio.to_thread(query.find_continuation, database, continues)
-    ):
-        raise ConfigError(f"{continues} was just continued as {other}", hint="Resume that one.")
     graph, config = run_input.graph, run_input.config
     name = run_input.run_id or new_id(graph.name)
     if config.detached is None:
@@ -106,8 +103,9 @@ async def start(
         if await with_client(database, lambda client: client.state(name)) is not None:
             raise _exists(name)
         spent = run_input.spent_before
+        # The tries of a run have one budget.
         made = await asyncio.to_thread(
-            limits.create_budget, database, name, run_limits(graph), spent, run_input.forked_from
+            limits.create_budget, database, name, run_limits(graph), spent
         )
         config = replace(config, budgets=made)
     local_nodes = False
@@ -123,13 +121,20 @@ async def start(
         at=clock.now(),
         local_nodes=local_nodes,
     )
-    more = {**(labels or {}), **({CONTINUES: continues} if continues else {})}
+    more = dict(labels or {})
+    if run_input.tries > 1:
+        more |= {TRIES: run_input.tries, BEGAN: began}
     if not await with_client(database, lambda client: _submit(client, submitted, more)):
         raise _exists(name)
     return name
 
 
 def _exists(run: str) -> ConfigError:
+    if run != run_of(run):
+        return ConfigError(
+            f"another process has just resumed {run_of(run)}",
+            hint=f"`corral runs watch {run_of(run)}` follows it.",
+        )
     return ConfigError(f"the run {run!r} already exists", hint="Choose another id, or resume it.")
 
 
@@ -166,6 +171,7 @@ async def wait(run: str, *, db: str | None = None, timeout: float | None = None)
     (``read_patiently``). Raises ``TimeoutError`` and ``StorageFailed``."""
     database = find(db)
     async with open_client(database) as client, asyncio.timeout(timeout):
+        run = await read_patiently(database, lambda: query.last_try(client, run))
         pause = 0.02
         while True:
             closed = await read_patiently(database, lambda: query.run_output(client, run))
@@ -182,7 +188,8 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
     message = pack(Cancelled(reason=reason))
 
     def end(client: DatabaseClient) -> RunConfig | None:
-        found = client.list_workflows(ids=[run])
+        last = query.last_try(client, run)
+        found = client.list_workflows(ids=[last])
         if not found:
             raise query.run_not_found(run)
         status = found[0]
@@ -191,18 +198,18 @@ async def cancel(run: str, *, reason: str = "", db: str | None = None) -> None:
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
             if status.state == "running" and liveness.is_alive(status.executor):
                 status.check_format()
-                client.send(run, message)
+                client.send(last, message)
                 return None
-        client.set_labels(run, {"reason": reason})
-        client.cancel([run], children=True)
-        agent_host_client.close(run, cancel=True)
+        client.set_labels(last, {"reason": reason})
+        client.cancel([last], children=True)
+        agent_host_client.close(last, cancel=True)
         ProcessRegistry(paths.process_registry()).reap()  # processes of an engine that was killed
         # What cannot be read can be cancelled.
         with contextlib.suppress(UnreadableRecord, FormatUnsupported):
-            row = client.get_workflow(run)
+            row = client.get_workflow(last)
             is_run = row is not None and row.name in (RUN_WORKFLOW, BATCH_WORKFLOW)
             if row is not None and is_run and row.input is not None:
-                with reading(run, row.format):
+                with reading(last, row.format):
                     return unpack(row.input, RunInput).config
         return None
 
@@ -217,8 +224,9 @@ async def add_budget(
     run: str, amounts: Raise, *, is_total: bool = False, db: str | None = None
 ) -> Budget | None:
     """Raise the limits of a run or batch by these amounts, or with ``is_total`` to these amounts,
-    from any process; those of a run nested in it, if that is the one that waits. Returns a copy of
-    the budget as it is then; None if there is no such run or batch. Raises ``ConfigError``."""
+    from any process and in any state; those of a run nested in it, if that is the one that waits.
+    Returns a copy of the budget as it is then; None if there is no such run or batch. Raises
+    ``ConfigError``."""
     from corral._engine import limits
 
     database = find(db)
@@ -228,19 +236,9 @@ async def add_budget(
         if not rows or rows[0].name not in (RUN_WORKFLOW, BATCH_WORKFLOW):
             return None
         rows[0].check_format()
-        has_ended = rows[0].has_ended
-        if rows[0].name == BATCH_WORKFLOW:
-            later = client.list_workflows(prefix=f"{run}#", name=BATCH_WORKFLOW)
-            last = later[0] if later else rows[0]
-            has_ended = last.labels.get(BATCH_CLOSED) is not None
-        if has_ended:
-            kind = rows[0].labels.get("kind") or "pipeline"
-            raise ConfigError(
-                f"{run} has ended: its budget cannot be raised",
-                hint=f"A new run continues it: corral {kind} fork RUN --from NODE.",
-            )
         # A run nested in it may be what waits.
-        waiting = run_list.open_budgets(database, [run]).get(run)
+        last = query.last_try(client, run)
+        waiting = run_list.open_budgets(database, [last]).get(last)
         owner = run if waiting is None else waiting.owner
         budget = limits.read_budget(database, owner)
         if not budget.has_limits:
@@ -250,6 +248,32 @@ async def add_budget(
         return limits.read_budget(database, owner)
 
     return await with_client(database, add)
+
+
+async def read_budget(run: str, *, db: str | None = None) -> BudgetState | None:
+    """The limits of a run or batch, and what it has spent; None if it has none."""
+    from corral._engine import limits
+
+    database = find(db)
+    stored = await asyncio.to_thread(limits.read_stores, database, [run])
+    return stored[run].as_state() if run in stored else None
+
+
+async def check_not_elsewhere(run: str, *, db: str | None = None) -> None:
+    """Raises ``ConfigError`` if another process executes the run."""
+    database = find(db)
+
+    def check(client: DatabaseClient) -> bool:
+        rows = client.list_workflows(ids=[query.last_try(client, run)])
+        with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
+            return any(
+                row.state == "running" and liveness.is_elsewhere(row.executor) for row in rows
+            )
+
+    if await with_client(database, check):
+        raise ConfigError(
+            f"another process executes {run}", hint=f"`corral runs watch {run}` follows it."
+        )
 
 
 async def resume(
@@ -262,21 +286,23 @@ async def resume(
     database = find(db)
     await asyncio.to_thread(prepare, database)
 
-    def check(client: DatabaseClient) -> None:
-        found = client.list_workflows(ids=[run])
+    def check(client: DatabaseClient) -> str:
+        last = query.last_try(client, run)
+        found = client.list_workflows(ids=[last])
         if not found:
             raise query.run_not_found(run)
         found[0].check_format()
+        return last
 
-    await with_client(database, check)  # before an executor is recorded
+    last = await with_client(database, check)  # before an executor is recorded
     queues = [queue or DEFAULT_QUEUE]
     if queue is None:
         here = await process_engine.opened(database)
         queues = [here.queue_names[0], *here.all_queues]
 
     def move(client: DatabaseClient) -> None:
-        open_workflows = client.list_workflows(ids=[run], states=OPEN_STATES)
-        open_workflows += client.list_workflows(prefix=f"{run}/", states=OPEN_STATES)
+        open_workflows = client.list_workflows(ids=[last], states=OPEN_STATES)
+        open_workflows += client.list_workflows(prefix=f"{last}/", states=OPEN_STATES)
         with closing(ExecutorLiveness(database, is_strict=True)) as liveness:
             for each in open_workflows:
                 executor_id = responsible_executor(each)

@@ -1,13 +1,12 @@
-"""``corral.workflows.run``, ``resume``, ``fork``: execute a workflow, or continue one.
+"""``corral.workflows.run``: execute a workflow; and how a run of one goes on.
 
-A run goes on with the text of its file that it was started with. If the file has changed,
-``resume`` starts a new run with the current text, which takes over the result of every step with
-the same path and the same inputs; ``plan_resume`` says before which those are.
+A run goes on with the text of its file that it was started with. If the file has changed, its next
+try has the current text, and takes over the result of every step with the same path and the same
+inputs; a ``ResumePlan`` says before which those are.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +16,16 @@ import msgspec
 from msgspec.structs import replace
 
 from corral._core.display import shorten
+from corral._core.lookup import try_id
 from corral._engine import query, service
 from corral._engine.continue_run import (
+    Changes,
     Continuation,
     NewRun,
-    continue_run,
     pending_answers,
     read_replay,
 )
-from corral._engine.follow_run import FollowOptions, OnEvent, OnStart
+from corral._engine.follow_run import FollowOptions
 from corral._engine.query import Replay
 from corral._engine.run_loop import mismatch
 from corral._engine.run_options import PipelineKwargs, WorkflowKwargs, check_names
@@ -36,7 +36,6 @@ from corral._engine.run_result import (
     workflow_result,
 )
 from corral._engine.start_run import RunRequest, execute, follow_of
-from corral._pipelines.execution.interviewers import Interviewer
 from corral._pipelines.graph import Graph
 from corral._pipelines.scheduler.commands import Answered, Ended, Message
 from corral._system import fs
@@ -61,17 +60,18 @@ R = TypeVar("R")
 
 
 class ResumePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``resume`` does with the steps of a run.
+    """What ``resume`` or ``fork`` does with the steps of a run.
 
     ::
 
-        plan = corral.workflows.plan_resume_sync("last")
+        plan = corral.runs.resume_sync("last", plan_only=True)
         print(plan.kept, plan.repeated)
     """
 
     run: str
     is_new_run: bool
-    """Whether a new run continues it: its file has changed, or it has failed."""
+    """Whether its program starts again, with the known results: its file has changed, or it has
+    failed, or it is forked."""
     has_ended: bool = False
     """Whether it has succeeded: then nothing is left to do."""
     kept: list[str] = []
@@ -159,13 +159,8 @@ def _writes(options: RunKwargs) -> bool:
 # Continuing a run.
 
 
-def _with_current_text(shown: query.RunDetails) -> StoredProgram:
-    """The program of a run with the current text of its file. Raises ``ConfigError`` if the run is
-    of a pipeline."""
-    if (program := shown.run_input.program) is None:
-        raise ConfigError(
-            f"{shown.id} is a run of a pipeline", hint="Use the commands of `corral pipeline`."
-        )
+def _with_current_text(program: StoredProgram) -> StoredProgram:
+    """The program of a run with the current text of its file."""
     if fs.is_file(Path(program.path)):
         program = replace(program, text=read_file(program.path))
     return program
@@ -181,46 +176,54 @@ class PlannedContinuation(Continuation):
 
 
 async def prepare_resume(
-    run: str, *, new_run: bool = False, db: str | None = None
+    shown: query.RunDetails, before: StoredProgram, changes: Changes, db: str | None
 ) -> PlannedContinuation:
-    """How ``resume`` continues a run. Nothing is changed. Raises ``ConfigError`` and
+    """How a run of a workflow goes on. Nothing is changed. Raises ``ConfigError`` and
     ``ReplayMismatch``."""
-    shown = await query.show_newest(run, db=db)
-    run, program = shown.id, _with_current_text(shown)
-    output, has_changed = shown.output, program != shown.run_input.program
-    if not (has_changed or new_run or (output is not None and not output.ok)):
+    run, program, output = shown.id, _with_current_text(before), shown.output
+    has_changed = program != before
+    has_succeeded = output is not None and output.ok
+    goes_on = output is None and not changes.need_try(shown)
+    if not has_changed and (has_succeeded or goes_on):
         if output is None:
             await verify(await read_replay(run, db))
         kept = list(shown.state.completed)
         plan = ResumePlan(run=run, is_new_run=False, has_ended=output is not None, kept=kept)
-        return PlannedContinuation(run=shown, program=program, plan=plan)
+        return PlannedContinuation(run=shown, program=program, plan=plan, changes=changes)
     if output is None and shown.status != "interrupted":
         raise ConfigError(
             f"{run} is {shown.status}, with the text that it was started with",
             hint=f"To continue with the current text of {program.path}, cancel the run first:"
-            f" corral workflow cancel {run}",
+            f" corral runs cancel {run}",
         )
     replay = await read_replay(run, db)
     answers = {} if output else await pending_answers(replay, db)
-    return await _new_run(shown, program, replay, known_steps(replay, answers))
+    known = known_steps(replay, answers)
+    return await _new_run(shown, program, replay, known, changes)
 
 
-async def prepare_fork(run: str, step: str, *, db: str | None = None) -> PlannedContinuation:
-    """How ``fork`` continues a run before this step. Nothing is changed. Raises ``ConfigError``."""
-    shown = await query.show(run, db=db)
-    program = _with_current_text(shown)
-    replay = await read_replay(run, db)
-    before, is_found = set[str](), False
-    for turn, ends in replay.turns:
-        before |= {end.id for end in ends}
-        if any(step in (each.name, each.id) for each in turn.steps):
-            is_found = True
-            break
-    if not is_found:
-        names = ", ".join(each.name for turn, _ in replay.turns for each in turn.steps)
-        raise ConfigError(f"{run} has no step {step!r}", hint=f"Its steps: {names or 'none'}.")
-    known = {id: each for id, each in known_steps(replay, {}).items() if id in before}
-    return await _new_run(shown, program, replay, known, is_fork=True)
+async def prepare_fork(
+    shown: query.RunDetails, before: StoredProgram, step: str, changes: Changes, db: str | None
+) -> PlannedContinuation:
+    """How a fork of a run of a workflow begins: before this step, or with all results whose inputs
+    are the same. Nothing is changed. Raises ``ConfigError``."""
+    replay = await read_replay(shown.id, db)
+    known = known_steps(replay, {})
+    if step:
+        passed, is_known = set[str](), False
+        for turn, ends in replay.turns:
+            passed |= {end.id for end in ends}
+            if any(step in (each.name, each.id) for each in turn.steps):
+                is_known = True
+                break
+        if not is_known:
+            names = ", ".join(each.name for turn, _ in replay.turns for each in turn.steps)
+            raise ConfigError(
+                f"{shown.id} has no step {step!r}", hint=f"Its steps: {names or 'none'}."
+            )
+        known = {id: each for id, each in known.items() if id in passed}
+    program = _with_current_text(before)
+    return await _new_run(shown, program, replay, known, changes, is_fork=True)
 
 
 async def _new_run(
@@ -228,6 +231,7 @@ async def _new_run(
     program: StoredProgram,
     replay: Replay,
     known: dict[str, KnownStep],
+    changes: Changes,
     *,
     is_fork: bool = False,
 ) -> PlannedContinuation:
@@ -249,8 +253,9 @@ async def _new_run(
             hint=f"It was started with {given or 'no arguments'}. Give the function parameters for"
             " them (a new one needs a default), or start a new run.",
         ) from error
-    # The new run has another id, which the inputs of steps may depend on.
-    plan = await _plan(run, await load_program(program, f"{run}+"), known, failed_steps(replay))
+    # The inputs of steps may depend on the id of the run.
+    id = f"{run}+" if is_fork else try_id(run, shown.tries + 1)
+    plan = await _plan(run, await load_program(program, id), known, failed_steps(replay))
     new = NewRun(
         replay=replay,
         known={id: each.message for id, each in known.items() if each.message is not None},
@@ -258,7 +263,7 @@ async def _new_run(
         program=program,
         is_fork=is_fork,
     )
-    return PlannedContinuation(run=shown, new=new, program=program, plan=plan)
+    return PlannedContinuation(run=shown, new=new, program=program, plan=plan, changes=changes)
 
 
 def known_steps(replay: Replay, answers: Mapping[str, Message]) -> dict[str, KnownStep]:
@@ -362,77 +367,10 @@ async def _plan(
     return replace(plan, is_partial=is_partial)
 
 
-@short_traceback_async
-async def resume(
-    run: str,
-    *,
-    new_run: bool = False,
-    db: str | None = None,
-    interviewer: Interviewer | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-) -> WorkflowResult[Any]:
-    """Continue an interrupted run in this process and follow it to its end; finished steps are not
-    run again. A run that a worker executes, or that has ended with success, is only followed.
-
-    If the file has changed since the run started, or the run has failed or was cancelled, a new run
-    with the current text continues it: only the steps without a result are run, those whose inputs
-    have changed, and what depends on them. ``new_run`` does so in any case. For a run that was
-    continued so, its newest continuation goes on; ``result.run`` is its id.
-
-    ::
-
-        result = await workflows.resume("fix-20260131-142501-3f9a")
-    """
-    found = await prepare_resume(run, new_run=new_run, db=db)
-    follow = FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start)
-    return await _typed_result(found, await continue_run(found, follow))
-
-
-@short_traceback_async
-async def plan_resume(run: str, *, new_run: bool = False, db: str | None = None) -> ResumePlan:
-    """What ``resume`` would run again. Nothing is run or changed.
-
-    ::
-
-        plan = await workflows.plan_resume("fix-20260131-142501-3f9a")
-        print(plan.repeated, plan.kept)
-    """
-    return (await prepare_resume(run, new_run=new_run, db=db)).plan
-
-
-@short_traceback_async
-async def fork(
-    run: str,
-    step: str,
-    *,
-    run_dir: str | os.PathLike[str] | None = None,
-    db: str | None = None,
-    queue: str | None = None,
-    interviewer: Interviewer | None = None,
-    on_event: OnEvent | None = None,
-    on_start: OnStart | None = None,
-) -> WorkflowResult[Any]:
-    """Start a new run that continues ``run`` from this step, with the file as it is now; the
-    results of the steps that had ended before are used.
-
-    ::
-
-        result = await workflows.fork("fix-20260131-142501-3f9a", "review")
-    """
-    found = await prepare_fork(run, step, db=db)
-    follow = FollowOptions(db=db, interviewer=interviewer, on_event=on_event, on_start=on_start)
-    result = await continue_run(found, follow, run_dir=run_dir, queue=queue)
-    return await _typed_result(found, result)
-
-
-async def _typed_result(found: PlannedContinuation, result: PipelineResult) -> WorkflowResult[Any]:
+async def typed_result(found: PlannedContinuation, result: PipelineResult) -> WorkflowResult[Any]:
     program = found.program
     workflow = await in_own_thread(lambda: load_text(program.path, program.text, program.name))
     return workflow_result(result, workflow)
 
 
 run_sync: Final = sync_twin(run)
-resume_sync: Final = sync_twin(resume)
-plan_resume_sync: Final = sync_twin(plan_resume)
-fork_sync: Final = sync_twin(fork)

@@ -192,7 +192,7 @@ class Budget:
             if limit is not None and not total > limit:
                 raise ConfigError(
                     f"{name} is {limit:g} already: it can only be raised, got: {total:g}",
-                    hint="corral sessions budget ID +AMOUNT adds to it.",
+                    hint="corral runs budget ID +1.00 adds to it.",
                 )
             more[name] = total - (limit or 0)
         return Raise.of(more)

@@ -113,7 +113,7 @@ class BudgetGate:
                     is_reported = True
                     text, owner = _describe(found, amount), self._budget.owner
                     if owner:
-                        text += f"; to raise it: corral sessions budget {owner} +AMOUNT"
+                        text += f"; to raise it: corral runs budget {owner} +1.00"
                     self._on_wait(text)
                 # Other processes do not say that something has changed.
                 is_shared = any(each.is_shared for each in self._budget.chain())

@@ -135,14 +135,12 @@ class FileBudgetStore:
             fs.remove_file(path)
 
 
-def set_limits(
-    store: BudgetStore, limits: BudgetLimits, spent: Spent = NOTHING, raised: Spent = NOTHING
-) -> None:
-    """Set the limits. What was spent and raised before stays; ``spent`` and ``raised`` count if
-    nothing was. Raises ``StorageFailed``."""
+def set_limits(store: BudgetStore, limits: BudgetLimits, spent: Spent = NOTHING) -> None:
+    """Set the limits. What was spent and raised before stays; ``spent`` counts if nothing was.
+    Raises ``StorageFailed``."""
     with store.change() as state:
         if not state.limits.exist:
-            state.spent, state.raised = spent, raised
+            state.spent = spent
         state.limits = limits
 
 

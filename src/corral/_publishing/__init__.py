@@ -42,8 +42,7 @@ def published(
         from corral._publishing.publisher import RunControls, current
         from corral._publishing.records import LiveRun
 
-        command = "pipeline cancel" if kind == "pipeline" else "batches cancel"
-        hint = f"corral {command} {name}" if db is not None else "End its process."
+        hint = f"corral runs cancel {name}" if db is not None else "End its process."
         run = LiveRun(kind=kind, id=name, title=shorten(title), cwd=cwd, db=db, folder=folder)
         run = replace(run, since=clock.now())
         controls = RunControls(

@@ -62,7 +62,7 @@ class SessionLink:
                 raise ConfigError(
                     "this session has no budget of its own: it uses that of the run"
                     f" {budget.owner}",
-                    hint=f"Raise that: corral sessions budget {budget.owner} +AMOUNT",
+                    hint=f"Raise that: corral runs budget {budget.owner} +1.00",
                 )
             budget.raise_limits(more)
 

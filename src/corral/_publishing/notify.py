@@ -81,7 +81,7 @@ class AnswerLink(msgspec.Struct, frozen=True, kw_only=True):
     """How it is answered from elsewhere."""
 
     token: str
-    """For ``corral sessions answer --token`` and ``POST /api/answers/TOKEN`` of ``corral view``."""
+    """For ``corral runs answer --token`` and ``POST /api/answers/TOKEN`` of ``corral view``."""
     expires: float
     command: str
 
@@ -151,7 +151,7 @@ def asked_message(run: RunFacts, event: Happened, asked: Asked) -> RunMessage:
         _log.warning("no token could be made: %s", error)
     else:
         given = "--allow" if event == "permission" else "TEXT"
-        command = f"corral sessions answer --token {token} {given}"
+        command = f"corral runs answer --token {token} {given}"
         answer = AnswerLink(token=token, expires=expires, command=command)
     return RunMessage(version=1, event=event, time=clock.now(), run=run, asked=asked, answer=answer)
 

@@ -161,7 +161,7 @@ class Problem(msgspec.Struct, frozen=True):
     ::
 
         try:
-            corral.live.cancel("last")
+            corral.runs.cancel_sync("last")
         except corral.live.LiveError as error:
             print(error.code, error.hint)
     """
@@ -185,7 +185,7 @@ class LiveError(ConfigError):
     ::
 
         try:
-            corral.live.cancel("last")
+            corral.runs.cancel_sync("last")
         except corral.live.LiveError as error:
             print(error.code, error)
     """

@@ -20,28 +20,32 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Final, Unpack
 
-import msgspec
+from msgspec.structs import replace
 
 from corral._comparison.plan import choose_agents
 from corral._core.spending import pop_limits
 from corral._core.terminal_text import counted, one_line, visible
 from corral._engine.batch.spec import AgentChoice
+from corral._engine.run_options import as_json
+from corral._engine.worker.executor import unpack_options
 from corral._metering.budget import Budget
 from corral._protocol.schema import schema_of
 from corral._publishing.records import PART_OF, PartOf
 from corral._review import diff, review_store, source
 from corral._review.diff import ChangedFile
-from corral._review.findings import Finding, ReviewAnswer, accept, merge
+from corral._review.findings import ReviewAnswer, accept, merge
 from corral._review.result import Review, ReviewRun
+from corral._review.review_store import PartReview, ReviewCall, StoredReview
 from corral._review.source import Source
 from corral._sessions import api
 from corral._sessions.credentials import check_model_key
 from corral._sessions.prepare import prepare
 from corral._sessions.store import TITLE
-from corral._system import config
+from corral._system import config, fs
 from corral._system.clock import random_hex
 from corral._system.git.scan import Rules, covers
 from corral._system.threads import in_thread, short_traceback_async, sync_twin
@@ -133,38 +137,80 @@ async def run(  # noqa: PLR0913
         found = await review.run("main...HEAD", agents=["gemini", "claude"], max_cost=1.00)
         print(found.status, [each.title for each in found.findings])
     """
-    if change is not None and patch is not None:
+    data = patch.encode("utf-8", "surrogateescape") if isinstance(patch, str) else patch
+    options["cwd"] = fs.real_path(options.get("cwd") or ".")
+    call = ReviewCall(
+        change=change,
+        patch=data,
+        agents=tuple(agents),
+        about=about,
+        instructions=instructions,
+        exclude=tuple(exclude),
+        diff_only=diff_only,
+        max_parts=max_parts,
+        concurrency=concurrency,
+        options=as_json(options),
+    )
+    return await _review(call, options, on_note)
+
+
+async def resume(
+    id: str,
+    *,
+    concurrency: int | None = None,
+    on_note: Callable[[str], object] = str,
+    **options: Unpack[RunKwargs],
+) -> Review:
+    """Review again what has no answer yet: the answers that there are stay. Raises ``ConfigError``
+    if the change is another one now."""
+    earlier = review_store.read(id)
+    call = replace(earlier.call, concurrency=concurrency or earlier.call.concurrency)
+    return await _review(call, {**unpack_options(call.options), **options}, on_note, earlier)
+
+
+async def _review(
+    call: ReviewCall,
+    options: RunKwargs,
+    on_note: Callable[[str], object],
+    earlier: StoredReview | None = None,
+) -> Review:
+    if call.change is not None and call.patch is not None:
         raise ConfigError("a range and a patch are both given", hint="Give one of them.")
-    for name, number in ("max_parts", max_parts), ("concurrency", concurrency):
+    for name, number in ("max_parts", call.max_parts), ("concurrency", call.concurrency):
         if number < 1:
             raise ConfigError(f"{name} must be at least 1, got: {number}")
     folder = options.get("cwd") or "."
-    if patch is None:
-        found = await in_thread(source.from_repository, change, folder)
+    if call.patch is None:
+        found = await in_thread(source.from_repository, call.change, folder)
     else:
-        data = patch.encode("utf-8", "surrogateescape") if isinstance(patch, str) else patch
-        found = await in_thread(source.given_patch, data, "the given diff", folder)
-    files, left_out = _select(diff.parse(found.diff), found.as_text, exclude)
+        found = await in_thread(source.given_patch, call.patch, "the given diff", folder)
+    digest = blake2b(found.diff, digest_size=16).hexdigest()
+    if earlier is not None and earlier.digest != digest:
+        raise ConfigError(
+            f"the change that {earlier.id} reviews is another one now",
+            hint="Review it again, as a new run: corral review",
+        )
+    files, left_out = _select(diff.parse(found.diff), found.as_text, call.exclude)
     if not files:
         return Review(title=found.title, status="nothing", left_out=left_out)
     parts = diff.render(files, PART)
-    _check_size(files, parts, max_parts)
-    job = _Job(found, files, parts, about, instructions, diff_only=diff_only)
-    choices = choose_agents([*agents] or [config.default_agent(options.get("model"))])
+    _check_size(files, parts, call.max_parts)
+    job = _Job(found, files, parts, call.about, call.instructions, diff_only=call.diff_only)
+    choices = choose_agents([*call.agents] or [config.default_agent(options.get("model"))])
     prepared = _Options(options)
     with contextlib.ExitStack() as opened:
         job.folder = await in_thread(
-            opened.enter_context, source.reviewed_files(found, empty=diff_only)
+            opened.enter_context, source.reviewed_files(found, empty=call.diff_only)
         )
         for choice in choices:
             await in_thread(prepared.check, choice, job.folder)
         files_text = counted(len(files), "file")
         on_note(f"{found.title}: {files_text} in {counted(len(parts), 'part')}")
         record = opened.enter_context(
-            review_store.recorded(found.title, os.fspath(folder), options.get("label") or "")
+            review_store.recorded(found.title, os.fspath(folder), digest, call, earlier)
         )
         job.part_of = PartOf(record.id, started_in=record.project)
-        done = await _run_all(job, choices, prepared, concurrency, on_note)
+        done = await _run_all(job, choices, prepared, call.concurrency, on_note, record)
         record.review = _result(job, done, left_out)
     return record.review
 
@@ -278,27 +324,24 @@ class _Options:
         check_model_key(prepared.agent, prepared.run)
 
 
-class _PartReview(msgspec.Struct, frozen=True):
-    """How one run ended."""
-
-    run: ReviewRun
-    summary: str = ""
-    findings: tuple[Finding, ...] = ()
-    dropped: int = 0
-
-
 async def _run_all(
     job: _Job,
     choices: Sequence[AgentChoice],
     options: _Options,
     concurrency: int,
     note: Callable[[str], object],
-) -> list[_PartReview]:
+    record: StoredReview,
+) -> list[PartReview]:
     free = asyncio.Semaphore(concurrency)
+    known = {(each.run.agent, each.run.part): each for each in record.parts}
 
-    async def review(choice: AgentChoice, part: int) -> _PartReview:
+    async def review(choice: AgentChoice, part: int) -> PartReview:
+        if (choice.name, part + 1) in known:
+            return known[choice.name, part + 1]
         async with free:
             done = await _run_one(job, choice, part, options)
+        if not done.run.error:
+            record.parts.append(done)
         state = done.run.error or counted(len(done.findings), "finding")
         note(f"{choice.name}, part {part + 1} of {len(job.parts)}: {state}")
         return done
@@ -312,7 +355,7 @@ async def _run_all(
     return [task.result() for task in tasks]
 
 
-async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options) -> _PartReview:
+async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options) -> PartReview:
     holder = f"{choice.name}/{part}"
     budget = None if options.budget is None else options.budget.part(holder)
     # Of the task of this run only.
@@ -344,15 +387,13 @@ async def _run_one(job: _Job, choice: AgentChoice, part: int, options: _Options)
         error_code="" if error is None else error.code,
     )
     if error is not None or result is None:
-        return _PartReview(run)
+        return PartReview(run)
     answer: ReviewAnswer = result.output
     findings, dropped = accept(answer.findings, job.files, choice.name)
-    return _PartReview(run, answer.summary.strip()[:2_000], tuple(findings), dropped)
+    return PartReview(run, answer.summary.strip()[:2_000], tuple(findings), dropped)
 
 
-def _result(
-    job: _Job, done: Sequence[_PartReview], left_out: tuple[tuple[str, str], ...]
-) -> Review:
+def _result(job: _Job, done: Sequence[PartReview], left_out: tuple[tuple[str, str], ...]) -> Review:
     costs = [each.run.cost_usd for each in done if not each.run.error or each.run.cost_usd]
     known = [cost for cost in costs if cost is not None]
     return Review(

@@ -10,15 +10,40 @@ from pathlib import Path
 import msgspec
 
 from corral._core import stored_formats
-from corral._review.result import Review
+from corral._review.findings import Finding
+from corral._review.result import Review, ReviewRun
 from corral._system import clock, fs, paths
 from corral._system.clock import random_hex
 from corral._system.environment import is_scripted
 from corral._system.git.scan import project_of
-from corral.errors import CorralError, StorageFailed
-from corral.values import decode_as
+from corral.errors import ConfigError, CorralError, StorageFailed
+from corral.values import Json, as_text, decode_as
 
 FILE, LOCK = "review.json", "lock"
+
+
+class PartReview(msgspec.Struct, frozen=True):
+    """How one run ended."""
+
+    run: ReviewRun
+    summary: str = ""
+    findings: tuple[Finding, ...] = ()
+    dropped: int = 0
+
+
+class ReviewCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What was asked for: the arguments of ``corral.review.run``."""
+
+    change: str | None = None
+    patch: bytes | None = None
+    agents: tuple[str, ...] = ()
+    about: str = ""
+    instructions: str = ""
+    exclude: tuple[str, ...] = ()
+    diff_only: bool = False
+    max_parts: int = 8
+    concurrency: int = 4
+    options: dict[str, Json] = {}
 
 
 class StoredReview(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -38,6 +63,12 @@ class StoredReview(msgspec.Struct, kw_only=True, omit_defaults=True):
     is_cancelled: bool = False
     review: Review | None = None
     """None while it has no result."""
+    tries: int = 1
+    call: ReviewCall = ReviewCall()
+    digest: str = ""
+    """Of the diff."""
+    parts: list[PartReview] = []
+    """The runs that have ended with an answer."""
 
 
 def folder_of(id: str) -> Path:
@@ -69,17 +100,27 @@ def is_running(id: str) -> bool:
 
 
 @contextlib.contextmanager
-def recorded(title: str, folder: str, label: str) -> Generator[StoredReview]:
+def recorded(
+    title: str, folder: str, digest: str, call: ReviewCall, earlier: StoredReview | None
+) -> Generator[StoredReview]:
     """Stores a review that runs in the block, and how it ended. A home that cannot be written costs
-    the record, never the review."""
+    the record, never the review. ``again``: it is a further try of this one. Raises
+    ``ConfigError`` if another process works on that."""
+    label = as_text(call.options.get("label"))
     stored = StoredReview(
-        id=f"review-{clock.timestamp()}-{random_hex(2)}",
+        id=f"review-{clock.timestamp()}-{random_hex(2)}" if earlier is None else earlier.id,
         title=title,
         project=project_of(folder),
-        started=clock.now(),
+        started=clock.now() if earlier is None else earlier.started,
         label=label,
         scripted=is_scripted({}),
+        tries=1 if earlier is None else earlier.tries + 1,
+        call=call,
+        digest=digest,
+        parts=[] if earlier is None else earlier.parts,
     )
+    if earlier is not None and is_running(earlier.id):
+        raise ConfigError(f"another process works on the review {earlier.id}")
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError, StorageFailed):
             paths.make_dir(folder_of(stored.id))

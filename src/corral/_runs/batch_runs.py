@@ -92,12 +92,9 @@ def show(run: Run) -> RunDetails:
         named = ", ".join(failure.tasks) + (" …" if failure.count > len(failure.tasks) else "")
         lines.append(f"  {failure.count:,} × {failure.code} ({named}): {_short(failure.message)}")
     if run.state in ("interrupted", "failed", "cancelled"):
-        if stored.command is None:
-            lines.append("continue   run the program that started it again")
-        else:
-            lines.append(f"continue   corral batches resume {one.name}")
+        lines.append(f"continue   corral runs resume {one.name}")
     if run.state == "paused":
-        lines.append(f"continue   corral sessions budget {one.name} +1.00")
+        lines.append(f"continue   corral runs budget {one.name} +1.00")
     content: dict[str, object] = {
         **msgspec.to_builtins(one),
         "prompt": stored.prompt,

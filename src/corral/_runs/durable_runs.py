@@ -199,8 +199,6 @@ def _lines(stored: StoredDetails) -> Iterator[str]:
     from corral._engine.run_result import saved_work
 
     config, output = stored.run_input.config, stored.output
-    if stored.continued_as:
-        yield f"continued  as {stored.continued_as}"
     yield f"name       {stored.graph.name}{' · ' + config.source if config.source else ''}"
     if stored.graph.goal:
         yield f"goal       {stored.graph.goal}"
@@ -311,7 +309,6 @@ def _as_json(stored: StoredDetails, questions: list[RunQuestion]) -> dict[str, o
         "repository": config.tree.repository if config.tree else "",
         **msgspec.structs.asdict(saved_work(stored.output.saved if stored.output else {})),
         "forked_from": stored.run_input.forked_from,
-        "continued_as": stored.continued_as,
         "current_node": stored.state.current_node,
         "completed": stored.state.completed,
         "outcomes": outcomes(stored.state.outcomes),

@@ -3,13 +3,14 @@ asks which kind a run is of."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
 
 import msgspec
 
 from corral._merging import owners
 from corral._runs import (
+    actions,
     batch_runs,
     comparison_runs,
     durable_runs,
@@ -19,8 +20,8 @@ from corral._runs import (
 )
 from corral._runs.run_record import Kind, Run, RunDetails, Sources
 
-Act = Callable[..., Any]
-"""What a verb calls with the run and the verb's own arguments."""
+Act: TypeAlias = Callable[..., Awaitable[Any]]
+"""What a verb calls with the run, the verb's own arguments, and the database."""
 
 
 class RunKind(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,11 +42,11 @@ class RunKind(msgspec.Struct, frozen=True, kw_only=True):
     """In which it can be exported."""
     forget: Callable[[float], None] | None = None
     """Removes what is stored besides and was not used since this time. Blocks."""
-    answer: Act | None = None
-    cancel: Act | None = None
-    resume: Act | None = None
+    resume: Act
+    answer: Act = actions.answer
+    cancel: Act = actions.cancel
+    budget: Act = actions.budget
     fork: Act | None = None
-    budget: Act | None = None
 
 
 FORMATS = {
@@ -70,6 +71,8 @@ KINDS: dict[str, RunKind] = {
             show=session_runs.show,
             delete=session_runs.delete,
             formats=_EVENTS,
+            resume=actions.resume_session,
+            fork=actions.fork_session,
         ),
         RunKind(
             name="pipeline",
@@ -79,6 +82,11 @@ KINDS: dict[str, RunKind] = {
             show=durable_runs.show,
             delete=durable_runs.delete,
             formats=_EVENTS,
+            resume=actions.resume_durable,
+            fork=actions.fork_durable,
+            answer=actions.answer_durable,
+            cancel=actions.cancel_durable,
+            budget=actions.budget_durable,
         ),
         RunKind(
             name="workflow",
@@ -88,6 +96,11 @@ KINDS: dict[str, RunKind] = {
             show=durable_runs.show,
             delete=durable_runs.delete,
             formats=_EVENTS,
+            resume=actions.resume_durable,
+            fork=actions.fork_durable,
+            answer=actions.answer_durable,
+            cancel=actions.cancel_durable,
+            budget=actions.budget_durable,
         ),
         RunKind(
             name="batch",
@@ -96,6 +109,9 @@ KINDS: dict[str, RunKind] = {
             list_runs=batch_runs.list_runs,
             show=batch_runs.show,
             delete=batch_runs.delete,
+            resume=actions.resume_batch,
+            cancel=actions.cancel_batch,
+            budget=actions.budget_durable,
         ),
         RunKind(
             name="comparison",
@@ -104,6 +120,9 @@ KINDS: dict[str, RunKind] = {
             list_runs=comparison_runs.list_runs,
             show=comparison_runs.show,
             delete=comparison_runs.delete,
+            resume=actions.resume_comparison,
+            cancel=actions.cancel_batch,
+            budget=actions.budget_stored,
         ),
         RunKind(
             name="review",
@@ -112,6 +131,7 @@ KINDS: dict[str, RunKind] = {
             list_runs=review_runs.list_runs,
             show=review_runs.show,
             delete=review_runs.delete,
+            resume=actions.resume_review,
         ),
         RunKind(
             name="merge",
@@ -121,6 +141,8 @@ KINDS: dict[str, RunKind] = {
             show=merge_runs.show,
             delete=merge_runs.delete,
             forget=owners.forget_older,
+            resume=actions.resume_merge,
+            cancel=actions.cancel_merge,
         ),
     )
 }

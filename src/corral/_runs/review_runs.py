@@ -52,6 +52,7 @@ def _run(stored: StoredReview, sources: Sources) -> Run:
         needs=sources.needs_of(stored.id),
         started=stored.started,
         ended=stored.ended,
+        tries=stored.tries,
         updated=stored.ended or stored.started,
         agent=", ".join(dict.fromkeys(run.agent for run in runs)),
         label=stored.label,

@@ -9,7 +9,6 @@ error: the others are still shown. Without the engine there are none.
 from __future__ import annotations
 
 import asyncio
-import shlex
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -207,7 +206,7 @@ async def batch_detail(
         output=one.output,
         folder=found.folder,
         rounds=len(one.rounds),
-        command=None if found.command is None else shlex.join(["corral", *found.command.words]),
+        command=f"corral runs resume {found.overview.name}",
         failures=[
             FailureGroup(
                 code=each.code,

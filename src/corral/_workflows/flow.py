@@ -11,6 +11,7 @@ import msgspec
 
 from corral._core.argument_checks import check_text, check_texts
 from corral._core.durations import seconds
+from corral._core.lookup import run_of
 from corral._core.nesting import decode_json
 from corral._pipelines import node_kinds
 from corral._pipelines.graph import Node, Value
@@ -132,7 +133,7 @@ class Flow:
     @property
     def run_id(self) -> str:
         """The id of the run."""
-        return self.calls.run_id
+        return run_of(self.calls.run_id)
 
     # Agents and models.
 
@@ -431,7 +432,7 @@ class Flow:
         """Ask a person; wait for days, if it takes so long. The answer is one of the choices, or
         without choices a text. ``default`` is the answer after ``timeout``; without one the step
         fails then. It is answered as the gate of a pipeline is: at the terminal, on the page, with
-        ``corral workflow answer``, over HTTP."""
+        ``corral runs answer``, over HTTP."""
         return self._perform(
             self._question_step(name, question, choices, default=default, timeout=timeout),
             lambda end: PersonAnswer(**_texts(end.value)),
@@ -449,9 +450,9 @@ class Flow:
     def event(
         self, name: str, *, output: object = None, timeout: Duration | None = None
     ) -> Coroutine[Any, Any, object]:
-        """Wait until something outside reports this event: ``corral workflow answer RUN --gate NAME
-        --text TEXT``, or ``workflows.answer``. The result is the text, or with ``output`` the value
-        of that type that it is JSON of."""
+        """Wait until something outside reports this event: ``corral runs answer RUN TEXT --request
+        NAME``, or ``corral.runs.answer``. The result is the text, or with ``output`` the value of
+        that type that it is JSON of."""
         schema = None if output is None else schema_of(output)
         text = f"the event {name!r}" + ("" if schema is None else f": JSON of {schema.name}")
         step = self._question_step(name, text, (), default=None, timeout=timeout)

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from support.pipeline_command import EXAMPLES, lines_of, pipeline
+from support.pipeline_command import EXAMPLES, corral, lines_of, pipeline
 
 from corral.testing import Call, ModelServer, Request, Turn, say
 
@@ -117,9 +117,9 @@ def test_plan_review_repeats_until_the_review_passes(workspace: Path) -> None:
         name = asked["run"]
 
         def answer(choice: str, *more: str) -> subprocess.CompletedProcess[str]:
-            given = pipeline("answer", name, choice, *more, cwd=workspace)
+            given = corral("runs", "answer", name, choice, *more, cwd=workspace)
             assert given.returncode == 0, given.stderr
-            return pipeline("resume", name, "--json", cwd=workspace, env=server.env)
+            return corral("runs", "resume", name, "--json", cwd=workspace, env=server.env)
 
         assert answer("revise the plan").returncode == 10
         assert answer("approve").returncode == 10
@@ -189,7 +189,7 @@ def test_all_kinds_of_nodes_with_the_real_gemini_cli(
         assert done.returncode == 10, done.stderr
         asked = lines_of(done)[-1]
         assert asked["questions"][0]["text"] == "Keep NOTES.md, with the title On apples?"
-        assert pipeline("answer", asked["run"], "keep", cwd=workspace).returncode == 0
+        assert corral("runs", "answer", asked["run"], "keep", cwd=workspace).returncode == 0
         words = ("resume", asked["run"], "--json")
         last = pipeline(*words, cwd=workspace, env=server.env, timeout=110)
     assert last.returncode == 0, last.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from support.hostile_git import Traps
-from support.pipeline_command import lines_of, pipeline, put
+from support.pipeline_command import corral, lines_of, pipeline, put
 from support.repositories import git, repository
 
 from corral._engine import existing_runs, pipeline_runs, query
@@ -68,7 +68,7 @@ def test_a_failed_run_leaves_its_work_and_a_fork_starts_before_it(
     assert failed["artifacts"] == ["changes.patch"]
     assert (tmp_path / "left" / failed["run"] / "changes.patch").exists()
     put(tmp_path, PLAIN.replace("test -e fine ||", "test ! -e left ||"))
-    done = pipeline("fork", failed["run"], "--from", "b", cwd=tmp_path)
+    done = corral("runs", "fork", failed["run"], "--from", "b", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "· 2 files: copy, file" in done.stderr
     branches = git(repository, "branch", "--list", "corral/*", "--format=%(refname:short)").split()
@@ -90,7 +90,7 @@ def test_a_run_whose_worktree_was_removed_is_resumed(repository: Path, tmp_path:
     assert (place / "file").read_text() == "one\ntwo\n"
     shutil.rmtree(place.parent)
     asyncio.run(existing_runs.answer(run, "yes"))
-    done = pipeline("resume", run, cwd=tmp_path)
+    done = corral("runs", "resume", run, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"branch corral/{run}" in done.stderr
     assert git(repository, "show", f"corral/{run}:copy") == "one\ntwo"

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.pipeline_command import CORRAL, GATE, TINY, lines_of, pipeline, put
+from support.pipeline_command import CORRAL, GATE, TINY, corral, lines_of, pipeline, put
 
 from corral._pipelines import events
 from corral.testing import ModelServer, say
@@ -71,7 +71,7 @@ def test_a_failed_run_exits_with_1_and_prints_the_reason(workspace: Path) -> Non
     assert "exited with 3: no way" in done.stderr
     assert "to repeat" not in done.stderr
     done = pipeline("run", file, "--run-id", "r", "--db", "runs.db", cwd=workspace)
-    line = "  to repeat what has failed: corral pipeline fork r --from work --db runs.db\n"
+    line = "  to continue: corral runs resume r --db runs.db\n"
     assert done.stderr.endswith(line)
 
 
@@ -328,6 +328,6 @@ def test_an_unhandled_failure_is_reported_alike_everywhere(workspace: Path) -> N
 
 
 def test_a_folder_that_is_not_a_run_folder_is_an_error(workspace: Path) -> None:
-    done = pipeline("resume", str(workspace), cwd=workspace)
+    done = corral("runs", "resume", str(workspace), cwd=workspace)
     assert done.returncode == 2
     assert "is not a run folder" in done.stderr

@@ -144,24 +144,24 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     words = line.partition("#")[0].split()[1:]
     name = words[words.index("answer") + 1]
 
-    wrong = pipeline("answer", name, "perhaps", "--db", "mine.db", cwd=workspace)
+    wrong = corral("runs", "answer", name, "perhaps", "--db", "mine.db", cwd=workspace)
     assert wrong.returncode == 2
     assert "Y (Yes), N (No)" in wrong.stderr
-    assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 10
+    assert corral("runs", "resume", name, "--db", "mine.db", cwd=workspace).returncode == 10
     assert "state      waiting: a person is asked" in show(name, workspace, "--db", "mine.db")
     assert " waiting " in corral("runs", "list", "--db", "mine.db", cwd=workspace).stdout
     assert shown(name, workspace, "--db", "mine.db")["state"] == "waiting"
 
     answered = corral(*words, "--text", "too early", cwd=workspace)
     assert answered.returncode == 0, answered.stderr
-    assert f"corral pipeline resume {name} --db mine.db" in answered.stderr
+    assert f"corral runs resume {name} --db mine.db" in answered.stderr
     text = show(name, workspace, "--db", "mine.db")
     assert "answered; the run has not read it yet" in text
-    assert "corral pipeline answer" not in text
+    assert "corral runs answer" not in text
     found = shown(name, workspace, "--db", "mine.db")
     assert [each["answered"] for each in found["questions"]] == [True]
     assert found["state"] == "interrupted"
-    done = pipeline("resume", found["folder"], "--db", "mine.db", "--json", cwd=workspace)
+    done = corral("runs", "resume", found["folder"], "--db", "mine.db", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     result = lines_of(done)[-1]
     assert result["completed"] == ["start", "ask", "keep", "done"]
@@ -172,9 +172,9 @@ def test_a_gate_without_a_person_exits_with_10_and_is_answered_later(workspace: 
     gate = json.loads((folder / "ask" / "status.json").read_text())
     assert gate["context_updates"]["human.gate.selected"] == "N"
 
-    late = pipeline("answer", name, "Y", "--db", "mine.db", cwd=workspace)
+    late = corral("runs", "answer", name, "Y", "--db", "mine.db", cwd=workspace)
     assert late.returncode == 2
-    assert pipeline("resume", name, "--db", "mine.db", cwd=workspace).returncode == 0
+    assert corral("runs", "resume", name, "--db", "mine.db", cwd=workspace).returncode == 0
 
 
 @pytest.mark.deep
@@ -186,9 +186,11 @@ def test_a_question_of_a_nested_pipeline_is_answered_on_the_outer_run(workspace:
     assert "Ship it?" in done.stderr
     name = newest(workspace)
     assert "Ship it?" in show(name, workspace)
-    assert pipeline("answer", name, "perhaps", "--gate", "ask", cwd=workspace).returncode == 2
-    assert pipeline("answer", name, "yes", "--gate", "ask", cwd=workspace).returncode == 0
-    done = pipeline("resume", name, "--json", cwd=workspace)
+    assert (
+        corral("runs", "answer", name, "perhaps", "--request", "ask", cwd=workspace).returncode == 2
+    )
+    assert corral("runs", "answer", name, "yes", "--request", "ask", cwd=workspace).returncode == 0
+    done = corral("runs", "resume", name, "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     result = lines_of(done)[-1]
     assert result["completed"] == ["start", "a", "done"]
@@ -206,8 +208,8 @@ def test_node_names_are_printed_safely_and_an_ended_run_takes_no_answer(workspac
     found = waits.stderr + show(name, workspace)
     assert found.count(r"? a\x1b[2J\x07\x9b31m: Ship it?") == 2
     assert not [c for c in found if not c.isprintable() and c != "\n"]
-    assert pipeline("cancel", name, cwd=workspace).returncode == 0
-    late = pipeline("answer", name, "Y", cwd=workspace)
+    assert corral("runs", "cancel", name, cwd=workspace).returncode == 0
+    late = corral("runs", "answer", name, "Y", cwd=workspace)
     assert late.returncode == 2
     assert f"{name} has already ended: cancelled" in late.stderr
 
@@ -231,7 +233,7 @@ def test_a_killed_run_is_resumed_without_repeating_finished_nodes(
     name = newest(workspace)
     assert shown(name, workspace)["state"] == "interrupted"
     (workspace / "go").touch()
-    done = pipeline("resume", name, cwd=workspace)
+    done = corral("runs", "resume", name, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert "● one" not in done.stderr
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
@@ -260,9 +262,9 @@ def test_ctrl_c_prints_the_command_that_resumes_the_run(
     assert process.returncode == 130, stderr
     assert "Traceback" not in stderr
     name = newest(workspace)
-    assert f"corral pipeline resume {name}" in stderr
+    assert f"corral runs resume {name}" in stderr
     (workspace / "go").touch()
-    done = pipeline("resume", name, cwd=workspace)
+    done = corral("runs", "resume", name, cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three"]
 
@@ -276,7 +278,7 @@ def test_cancelling_an_interrupted_run_ends_its_commands(
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
     name = newest(workspace)
-    assert pipeline("cancel", name, cwd=workspace).returncode == 0
+    assert corral("runs", "cancel", name, cwd=workspace).returncode == 0
     assert shown(name, workspace)["state"] == "cancelled"
     ends = time.monotonic() + 30
     while at_work(workspace):
@@ -291,7 +293,7 @@ def test_a_run_is_cancelled_by_another_process(
     process = start(started, "pipeline", "run", put(workspace, STEPS), cwd=workspace)
     appears(workspace / "at-two")
     name = newest(workspace)
-    done = pipeline("cancel", name, "--reason", "enough", cwd=workspace)
+    done = corral("runs", "cancel", name, "--reason", "enough", cwd=workspace)
     assert done.returncode == 0, done.stderr
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1, stderr
@@ -305,19 +307,19 @@ def test_a_fork_runs_again_from_the_given_node(workspace: Path) -> None:
     file = put(workspace, STEPS)
     assert pipeline("run", file, cwd=workspace).returncode == 0
     name = newest(workspace)
-    done = pipeline("fork", name, "--from", "two", "--json", cwd=workspace)
+    done = corral("runs", "fork", name, "--from", "two", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert lines_of(done)[-1]["run"] != name
     assert (workspace / "done.txt").read_text().split() == ["one", "two", "three", "two", "three"]
-    done = pipeline("fork", name, "--from", "start", "--json", cwd=workspace)
+    done = corral("runs", "fork", name, "--from", "start", "--json", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert (workspace / "done.txt").read_text().split()[5:] == ["one", "two", "three"]
-    late = pipeline("cancel", name, cwd=workspace)
+    late = corral("runs", "cancel", name, cwd=workspace)
     assert late.returncode == 2
     assert "already ended: success" in late.stderr
-    nowhere = pipeline("fork", name, "--from", "nowhere", cwd=workspace)
+    nowhere = corral("runs", "fork", name, "--from", "nowhere", cwd=workspace)
     assert nowhere.returncode == 2
-    assert "no node 'nowhere'\n  Nodes: start, one" in nowhere.stderr
+    assert "no node 'nowhere'\n  Name one with --from: start, one" in nowhere.stderr
 
 
 @pytest.mark.deep
@@ -328,31 +330,27 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
     assert run.returncode == 10, run.stderr
     name = newest(workspace)
     put(workspace, f"// moved\n{text}")
-    assert pipeline("resume", name, cwd=workspace).returncode == 10  # nothing has changed
+    assert corral("runs", "resume", name, cwd=workspace).returncode == 10  # nothing has changed
     put(workspace, text.replace("{", '{ goal = "Another"', 1))
-    assert pipeline("resume", name, cwd=workspace).returncode == 2
+    assert corral("runs", "resume", name, cwd=workspace).returncode == 2
     put(workspace, text.replace("Ship it?", "Ship it now?"))
-    done = pipeline("resume", name, cwd=workspace)
+    done = corral("runs", "resume", name, cwd=workspace)
     assert done.returncode == 2
-    assert "--accept-changed-graph" in done.stderr
-    words = ("--accept-changed-graph", "--max-calls", "7")
-    done = pipeline("resume", name, *words, cwd=workspace)
+    assert "--accept-changed" in done.stderr
+    words = ("--accept-changed", "--max-calls", "7")
+    done = corral("runs", "resume", name, *words, cwd=workspace)
     assert done.returncode == 10, done.stderr
     assert "Ship it now?" in done.stderr
-    assert newest(workspace) != name
-    assert shown(name, workspace)["state"] == "cancelled"
+    assert newest(workspace) == name
     assert (workspace / "done.txt").read_text() == "first\n"
-
-    first, name = name, newest(workspace)
-    assert shown(first, workspace)["continued_as"] == name
-    resumed = pipeline("resume", first, cwd=workspace)
+    resumed = corral("runs", "resume", name, cwd=workspace)
     assert resumed.returncode == 10, resumed.stderr
-    assert f"{first} was continued as {name}\n" in resumed.stderr
     found = shown(name, workspace)
+    assert found["tries"] == 2
     assert (Path(found["folder"]).name, found["budget"]["max_calls"]) == (name, 7)
-    assert pipeline("answer", name, "Y", cwd=workspace).returncode == 0
+    assert corral("runs", "answer", name, "Y", cwd=workspace).returncode == 0
     put(workspace, text.replace("echo shipped", "echo shipped >> done.txt"))
-    done = pipeline("resume", name, "--accept-changed-graph", cwd=workspace)
+    done = corral("runs", "resume", name, "--accept-changed", cwd=workspace)
     assert done.returncode == 0, done.stderr
     assert (workspace / "done.txt").read_text() == "first\nshipped\n"
 
@@ -362,7 +360,7 @@ def test_a_changed_pipeline_is_an_error_unless_it_is_accepted(workspace: Path) -
               ("resume", "no-run"), ("fork", "no-run", "--from", "a")]
 )  # fmt: skip
 def test_an_unknown_run_is_an_error(words: tuple[str, ...], workspace: Path) -> None:
-    done = pipeline(*words, cwd=workspace)
+    done = corral("runs", *words, cwd=workspace)
     assert done.returncode == 4, done.stderr
     assert "no run is called 'no-run'" in done.stderr
     assert "`corral runs list` lists them" in done.stderr

@@ -165,7 +165,7 @@ def test_a_closed_pipe_ends_the_command_and_the_run_can_be_resumed(workspace: Pa
         running.kill()
         running.wait()
     assert "Traceback" not in stderr
-    assert f"corral pipeline resume {first['run_id']} --db runs.db" in stderr
+    assert f"corral runs resume {first['run_id']} --db runs.db" in stderr
     (workspace / "go").touch()
     env = {"PYTHONPATH": str(workspace)}
     words = ("resume", first["run_id"], "--db=runs.db", "--import", "steps")

@@ -18,7 +18,7 @@ import pytest
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
 
 import corral
-from corral import pipelines
+from corral import runs
 from corral._engine import query, run_list
 from corral._engine.batch import query as batches
 from corral._engine.dbos import client
@@ -160,7 +160,7 @@ def test_a_damaged_run_is_one_clear_error_and_others_are_shown(
             with contextlib.suppress(ConfigError):
                 asyncio.run(query.show("r", db=db))
             with contextlib.suppress(ConfigError):
-                asyncio.run(pipelines.cancel("r", db=db))
+                asyncio.run(runs.cancel("r", db=db))
             listed = [each.id for each in asyncio.run(run_list.list_runs(db=db))]
             assert "other" in listed, (table, column, value)
             assert asyncio.run(query.show("other", db=db)).status == "queued"
@@ -189,7 +189,7 @@ def test_the_executor_of_a_row_is_no_path_of_a_file(new_file: str, tmp_path: Pat
 def test_a_damaged_run_can_be_cancelled(file_processes: DurableProcesses) -> None:
     submit(file_processes, GRAPH)
     _change(file_processes.db, "workflow_input", "inputs", "[")
-    asyncio.run(pipelines.cancel("r", db=file_processes.db))
+    asyncio.run(runs.cancel("r", db=file_processes.db))
     assert _status(file_processes) == "CANCELLED"
 
 

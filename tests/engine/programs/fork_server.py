@@ -27,8 +27,8 @@ import sqlalchemy.dialects.sqlite  # noqa: F401  # pyright: ignore[reportUnusedI
 
 import corral
 from corral._cli.entry import main as corral_main
-from corral._engine import process_engine, service, workflow_runs
-from corral._engine.continue_run import continue_run
+from corral._engine import existing_runs, process_engine, service, workflow_runs
+from corral._engine.continue_run import Changes, continue_run
 from corral._engine.dbos import adapter
 from corral._engine.dbos.client import QueueLimit
 from corral._engine.follow_run import FollowOptions
@@ -230,7 +230,7 @@ def workflow(request: dict[str, Any]) -> None:
             if "not empty" not in str(error):
                 raise
             try:
-                plan = await workflow_runs.prepare_resume(request["run"], db=db)
+                plan = await existing_runs.prepare_resume(request["run"], Changes(), db=db)
             except ConfigError as missing:
                 if "there is no run" not in str(missing):
                     raise

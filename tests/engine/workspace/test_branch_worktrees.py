@@ -10,7 +10,7 @@ from support.durable_processes import DurableProcesses, submit, wait_until
 from support.merge_queues import make_repository, repairing_agent
 from support.repositories import bare, git, repository
 
-from corral import pipelines
+from corral import pipelines, runs
 from corral._pipelines.execution.interviewers import Queued
 from corral.errors import ConfigError
 
@@ -236,8 +236,8 @@ def test_a_durable_run_waits_for_the_choice(repository: Path, tmp_path: Path, gr
     (question,) = waiting.questions
     assert "file" in question.text
     assert (repository / "file").read_text() == "one\n"
-    pipelines.answer_sync(waiting.run, question.choices[1].key, db=db)
-    result = pipelines.resume_sync(waiting.run, db=db)
+    runs.answer_sync(waiting.run, question.choices[1].key, db=db)
+    result = runs.resume_sync(waiting.run, db=db)
     assert result.status == "success", result.reason
     assert (repository / "file").read_text() == "b\n"
     assert len(result.branches) == (question.node == "p")
@@ -271,7 +271,7 @@ def test_a_fork_has_the_work_of_the_nodes_that_it_takes_over(
     graph = graph.replace("p -> a -> f", "p -> a; a2 -> f").replace("cat file", "cat a b")
     first = run(graph, repository, tmp_path, "own worktree")
     assert first.status == "success", first.reason
-    forked = pipelines.fork_sync(first.run, node, db=f"sqlite:///{tmp_path / 'runs.db'}")
+    forked = runs.fork_sync(first.run, node, db=f"sqlite:///{tmp_path / 'runs.db'}")
     assert forked.status == "success", forked.reason
     assert file_of(forked, repository, "a") == "a"
     assert file_of(forked, repository, "b") == "b"

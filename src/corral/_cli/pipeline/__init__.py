@@ -8,14 +8,10 @@ from corral._cli.command_types import LazyGroup
 
 COMMANDS = {
     "run": ("corral._cli.pipeline.run:run", "Run a pipeline."),
-    "resume": ("corral._cli.pipeline.run:resume", "Continue a run."),
     "lint": ("corral._cli.pipeline.files:lint", "Check a pipeline for problems."),
     "graph": ("corral._cli.pipeline.files:graph", "Draw a pipeline."),
     "paths": ("corral._cli.pipeline.files:paths", "List the paths that a run can take."),
     "new": ("corral._cli.pipeline.files:new", "Write a pipeline to start with."),
-    "answer": ("corral._cli.pipeline.existing:answer", "Answer a question of a run."),
-    "cancel": ("corral._cli.pipeline.existing:cancel", "Cancel a run."),
-    "fork": ("corral._cli.pipeline.run:fork", "Run again from a node, as a new run."),
 }
 
 

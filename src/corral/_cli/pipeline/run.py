@@ -1,8 +1,7 @@
-"""``corral pipeline run``, ``resume`` and ``fork``: execute or follow a run in this process."""
+"""``corral pipeline run``: execute a pipeline in this process."""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
@@ -11,19 +10,12 @@ import msgspec
 
 from corral._cli.command_types import SectionedCommand, examples, option
 from corral._cli.execution import (
-    RUN_DIR,
     ExecutionFlags,
-    FollowFlags,
-    RaiseFlags,
     execute,
     execution_options,
-    find_continuation,
-    follow_continuation,
-    follow_options,
-    raise_options,
     read_execution,
 )
-from corral._cli.options import IMPORT, RUN, import_modules, read_limits
+from corral._cli.options import IMPORT, import_modules
 from corral._cli.ui.terminal import echo
 from corral._core.nesting import decode_json
 from corral.errors import ConfigError
@@ -44,19 +36,6 @@ class PipelineRunFlags(ExecutionFlags):
     given: tuple[str, ...]
     script: str | None
     modules: tuple[str, ...]
-
-
-class ResumeFlags(RaiseFlags):
-    """The options of ``resume``."""
-
-    accept: bool
-    modules: tuple[str, ...]
-
-
-class ForkFlags(FollowFlags):
-    """The options of ``fork``."""
-
-    run_dir: str | None
 
 
 @click.command(
@@ -120,63 +99,6 @@ def run(file: str, **flags: Unpack[PipelineRunFlags]) -> int:
         return start_run.execute(request, lambda _: graph)
 
     return execute(graph, flags, "pipeline", options, start)
-
-
-@click.command(
-    "resume",
-    cls=SectionedCommand,
-    epilog=examples("corral pipeline resume last", "corral pipeline resume last --max-cost 10"),
-)
-@RUN
-@option(
-    "Execution",
-    "--accept-changed-graph accept",
-    "If the pipeline's file has changed: a new run continues with the current file,"
-    " from all that is finished.",
-)
-@raise_options
-@IMPORT
-@follow_options
-def resume(name: str, **flags: Unpack[ResumeFlags]) -> int:
-    """Continue RUN after it was killed or interrupted, or when it waits for an answer. RUN is its
-    id, a unique beginning of it, its run folder, or 'last'.
-
-    Finished nodes are not repeated. A run that a worker executes is only followed. If a new run
-    continues RUN, that one goes on. The exit codes are those of run.
-    """
-    import_modules(flags["modules"])
-    from corral._engine import pipeline_runs
-
-    accept, db = flags["accept"], flags["db"]
-    found = find_continuation(
-        name, flags, partial(pipeline_runs.prepare_resume, accept_changed_graph=accept, db=db)
-    )
-    return follow_continuation(found, flags, "pipeline", limits=read_limits(flags))
-
-
-@click.command(
-    "fork",
-    cls=SectionedCommand,
-    epilog=examples(
-        "corral pipeline fork last --from plan",
-        "corral pipeline fork last --from plan --auto-approve",
-    ),
-)
-@RUN
-@option("Execution", "--from node NODE", "The first node that runs again.", required=True)
-@RUN_DIR
-@follow_options
-def fork(name: str, node: str, **flags: Unpack[ForkFlags]) -> int:
-    """Run again from NODE, as a new run: what RUN did before NODE counts as done.
-
-    Uses the current file of the pipeline. The exit codes are those of run.
-    """
-    from corral._engine import pipeline_runs
-
-    found = find_continuation(
-        name, flags, partial(pipeline_runs.prepare_fork, node=node, db=flags["db"])
-    )
-    return follow_continuation(found, flags, "pipeline", run_dir=flags["run_dir"])
 
 
 def _values(given: tuple[str, ...]) -> dict[str, Json]:

@@ -16,6 +16,12 @@ COMMANDS = {
         "Write a run in another format.",
     ),
     "usage": ("corral._cli.runs.usage", "Show what runs have used: tokens and cost."),
+    "answer": ("corral._cli.runs.control:answer", "Answer what a run waits for."),
+    "cancel": ("corral._cli.runs.control:cancel", "End a run; what is finished stays."),
+    "steer": ("corral._cli.runs.control:steer", "Send a text to an agent while it works."),
+    "budget": ("corral._cli.runs.control:budget", "Show or raise the limits of a run."),
+    "resume": ("corral._cli.runs.go_on:resume", "Continue a run that is no success."),
+    "fork": ("corral._cli.runs.go_on:fork", "Start a new run with results of another."),
     "delete": ("corral._cli.runs.remove:delete", "Delete runs with all that is stored of them."),
     "prune": ("corral._cli.runs.remove:prune", "Delete runs that ended long ago."),
 }

@@ -286,7 +286,7 @@ async def _watch_session(run: LiveRun, *, as_json: bool, quiet: bool) -> int:
     path = paths.sessions() / run.id / EVENTS
     events = followed(path, lambda: _is_busy(run.id), current_turn(path))
     shown = Playback(events, asyncio.Event(), quiet=quiet or as_json)
-    command = f"corral sessions answer {run.id} --allow"
+    command = f"corral runs answer {run.id} --allow"
     done = await shown.show(as_json=as_json, quiet=quiet, answer_with=command)
     if done is not None:
         return exit_code(done)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -21,7 +20,7 @@ from corral._cli.ui.signals import INTERRUPTED, signals
 from corral._cli.ui.spans import Line, StyledText, shorten
 from corral._cli.ui.terminal import answer_markdown, echo
 from corral._cli.ui.turn_output import Stdout
-from corral._core.spending import dollars
+from corral._core.spending import LIMITS, dollars
 from corral._core.terminal_text import clean, counted, one_line
 from corral._engine.follow_run import FollowOptions
 from corral._engine.run_result import PipelineResult, result_to_json, text_of
@@ -64,7 +63,6 @@ class PipelinePrinter:
         kind: Literal["pipeline", "workflow"],
     ) -> None:
         self._kind = kind
-        self._command = f"corral {kind}"
         self.progress: PipelineProgress = PipelineProgress(graph, enabled=not quiet and not as_json)
         self.as_json: bool = as_json
         self.quiet: bool = quiet
@@ -104,7 +102,7 @@ class PipelinePrinter:
             from corral._cli.main import report_error
 
             code = report_error(error)
-            echo(f"  then: {self._command} resume {self.name}{self._resume_options}", err=True)
+            echo(f"  then: {self._resume(self.name)}", err=True)
             return code
         return self._print_result(result)
 
@@ -180,39 +178,43 @@ class PipelinePrinter:
             echo(f"corral: {warning}", err=True)
         if result.status != "success" and not self.as_json:
             echo(f"corral: {self._redactor.clean_text(result.reason) or result.status}", err=True)
-            if self._durable and (words := self._to_repeat(result)):
-                line = f"{self._command} {words}{self._resume_options}"
-                echo(f"  to repeat what has failed: {line}", err=True)
+            if self._durable:
+                echo(f"  to continue: {self._resume(result.run)}{self._larger(result)}", err=True)
         return 0 if result.status == "success" else 1
 
-    def _to_repeat(self, result: PipelineResult) -> str:
-        """The command that repeats what has failed, and its arguments; empty if none does."""
-        if self._kind == "workflow":
-            return f"resume {result.run}"
-        last = result.outcomes.get(result.completed[-1]) if result.completed else None
-        if last is None or last.status != "fail":
+    def _resume(self, run: str) -> str:
+        """The command that continues a run."""
+        return f"corral runs resume {run}{self._resume_options}"
+
+    def _larger(self, result: PipelineResult) -> str:
+        """The options that raise the limits, if the run has failed at one."""
+        if not any(each.failure_class == "budget" for each in result.outcomes.values()):
             return ""
-        return f"fork {result.run} --from {shlex.quote(result.completed[-1])}"
+        from corral._engine import service
+
+        state = threads.run_event_loop(service.read_budget(result.run, db=self._db))
+        limits = {name: getattr(state, name, None) for name in LIMITS}
+        known = ((name, limit) for name, limit in limits.items() if limit)
+        return "".join(f" --{name.replace('_', '-')} {2 * limit:g}" for name, limit in known)
 
     def _print_questions(self, result: PipelineResult) -> None:
         for question in result.questions:
-            gate = f" --gate {question.node}" if len(result.questions) > 1 else ""
+            gate = f" --request {question.node}" if len(result.questions) > 1 else ""
             text = " ".join(question.text.split())
             echo(f"corral: {question.node} is waiting for a person: {text}", err=True)
-            line = f"{self._command} answer {result.run}{gate}{self._db_option}"
+            line = f"corral runs answer {result.run}{gate}{self._db_option}"
             for choice in question.choices:
                 echo(f"  {line} {choice.key}    # {choice.label}", err=True)
             if not question.choices:
-                echo(f"  {line} --text '…'", err=True)
+                echo(f"  {line} '…'", err=True)
             if question.deadline is not None:
                 until = clock.time_of_day(question.deadline)
                 echo(f"  answer by {until}; {one_line(question.at_deadline)}", err=True)
-        echo(f"  then: {self._command} resume {result.run}{self._resume_options}", err=True)
+        echo(f"  then: {self._resume(result.run)}", err=True)
 
     def _interrupted(self) -> int:
         if self.name and self._durable:
-            line = f"{self._command} resume {self.name}{self._resume_options}"
-            echo(f"corral: interrupted; continue with: {line}", err=True)
+            echo(f"corral: interrupted; continue with: {self._resume(self.name)}", err=True)
         else:
             echo("corral: interrupted", err=True)
         return INTERRUPTED

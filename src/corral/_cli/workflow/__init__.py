@@ -8,11 +8,7 @@ from corral._cli.command_types import LazyGroup
 
 COMMANDS = {
     "run": ("corral._cli.workflow.run:run", "Run a workflow."),
-    "resume": ("corral._cli.workflow.run:resume", "Continue a run."),
     "new": ("corral._cli.workflow.new:new", "Write a workflow to start with."),
-    "answer": ("corral._cli.pipeline.existing:answer", "Answer a question of a run."),
-    "cancel": ("corral._cli.pipeline.existing:cancel", "Cancel a run."),
-    "fork": ("corral._cli.workflow.run:fork", "Run again from a step, as a new run."),
 }
 
 

@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Unpack
 
 import msgspec
 
+from corral._core.spending import LimitKwargs
 from corral._engine import process_engine
 from corral._engine.batch.batch_spans import BatchSpans, batch_spans
 from corral._engine.batch.results import (
@@ -39,7 +40,6 @@ from corral._engine.batch.results import (
     result_of,
 )
 from corral._engine.batch.rounds import (
-    BatchCommand,
     ResumeState,
     close,
     durable_round,
@@ -47,18 +47,21 @@ from corral._engine.batch.rounds import (
     spent_by,
 )
 from corral._engine.batch.spec import BatchKwargs, BatchOptions, BatchSpec, build_spec
+from corral._engine.batch.stored_call import StoredCall
 from corral._engine.batch.task_scheduler import is_left
 from corral._engine.batch.tasks import TaskInput
 from corral._engine.dbos.database import Database, require
 from corral._engine.memory_runner import MemoryRun
 from corral._engine.run_options import split_options
+from corral._engine.worker.executor import unpack_options
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._protocol.schema import Schema
 from corral._publishing import published
 from corral._system.clock import Stopwatch
 from corral._system.threads import short_traceback_async, sync_twin
 from corral.errors import ConfigError
-from corral.values import Output, OutputT, T_co
+from corral.run_kwargs import RunKwargs
+from corral.values import Output, OutputT, T_co, convert_to
 
 if TYPE_CHECKING:
     pass
@@ -107,6 +110,40 @@ batch_sync.__doc__ = """
     """
 
 
+def stored_batch(
+    name: str,
+    *,
+    db: str | None,
+    concurrency: int | None,
+    retry_failed: bool,
+    on_result: Callable[[BatchResult, BatchReport], None] | None,
+    **options: Unpack[RunKwargs],
+) -> Batch[Any]:
+    """A durable batch as it was called the last time, with these options besides. Raises
+    ``ConfigError`` if its call is not stored on this machine."""
+    call = StoredCall.read(name)
+
+    chosen = BatchOptions(
+        agent=call.agent,
+        output=call.schema,
+        results=call.results,
+        name=name,
+        concurrency=concurrency or call.concurrency,
+        in_order=call.in_order,
+        retry_failed=retry_failed,
+        attempts=call.attempts,
+        worktree=call.worktree,
+        patch=call.patch,
+        simulate=call.simulate,
+        db=db,
+        queue=call.queue,
+        task=convert_to(call.task_limits, LimitKwargs),
+        on_result=on_result,
+        run={**unpack_options(call.options), **options},
+    )
+    return Batch(call.tasks, call.prompt, chosen)
+
+
 class Batch(Generic[T_co]):
     """A batch; created by ``corral.batch``. ``Batch[Review]`` is one with ``output=Review``.
 
@@ -131,8 +168,6 @@ class Batch(Generic[T_co]):
         """Whether running tasks continue when this process ends."""
         self.collects = True
         """Whether the report contains the results."""
-        self.command: BatchCommand | None = None
-        """The command line that runs it, for ``corral batches resume``."""
         self.restarts_jobs = False
         """Of ``service.resume``."""
         self._stopwatch = Stopwatch()
@@ -225,6 +260,8 @@ class Batch(Generic[T_co]):
         self.name, self._tally = spec.name, BatchTally(spec.name, len(spec.tasks))
         self._task_ids = spec.tasks
         self._schema = spec.schema
+        if options.durable and not options.agents:
+            await asyncio.to_thread(StoredCall.of(spec, self._prompt, options).save, spec.name)
         async with AsyncExitStack() as stack:
             out: OutputFile | None = None
             if options.results is not None:
@@ -236,7 +273,7 @@ class Batch(Generic[T_co]):
                 user = await stack.enter_async_context(process_engine.used(options.db))
                 target = user.database
                 state = await stack.enter_async_context(
-                    durable_round(options, spec, out, self.command, user, self.restarts_jobs)
+                    durable_round(options, spec, out, user, self.restarts_jobs)
                 )
             else:
                 state = plan_memory(options, spec, out)

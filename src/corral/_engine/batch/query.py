@@ -1,5 +1,4 @@
-"""Batches of a database: list them, find one, show it, cancel it. Runs nothing. A batch goes on by
-the command that started it (``BatchDetails.command``), which writes its results."""
+"""Batches of a database: list them, find one, show it, cancel it. Runs nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +22,7 @@ from corral._engine.batch.results import (
     result_of,
 )
 from corral._engine.batch.rounds import (
-    COMMAND,
     KIND,
-    BatchCommand,
     Round,
     read_ends,
     read_rounds,
@@ -88,8 +85,6 @@ class BatchDetails(msgspec.Struct, frozen=True, kw_only=True):
     agent: str
     model: str
     folder: str
-    command: BatchCommand | None = None
-    """The command line that continues it; None if it was started from Python."""
     budget: StoredBudget | None = None
     """Of a batch that has not ended."""
 
@@ -161,7 +156,6 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
         run_input = rounds[-1].run_input
         with reading(name):
             (node,) = run_input.graph.nodes.values()
-            command = BatchCommand.from_label(rows[-1].labels.get(COMMAND))
         return BatchDetails(
             overview=overview,
             report=_count_results(client, name, rounds),
@@ -169,7 +163,6 @@ async def show_batch(name: str, *, db: str | None = None) -> BatchDetails:
             agent=run_input.config.agent,
             model=run_input.config.model,
             folder=run_input.config.folder,
-            command=command,
             budget=None if budget is None else budget.state,
         )
 
@@ -207,8 +200,7 @@ async def list_tasks(
 
 
 async def cancel_batch(name: str, *, db: str | None = None) -> int:
-    """Cancel its tasks that run; returns how many. The command that started the batch can still
-    continue it."""
+    """Cancel its tasks that run; returns how many. ``resume`` can still continue it."""
 
     def read(client: DatabaseClient) -> tuple[str, int]:
         _rows_of(client, name)

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -39,6 +38,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from corral._core import stored_formats
+from corral._core.lookup import try_id
 from corral._core.stored_formats import JOURNAL
 from corral._engine import service
 from corral._engine.batch.results import (
@@ -59,7 +59,7 @@ from corral._engine.dbos.client import (
     open_client,
     with_client,
 )
-from corral._engine.dbos.database import OPEN_STATES, UnreadableRecord, reading, storage_errors
+from corral._engine.dbos.database import OPEN_STATES, reading, storage_errors
 from corral._engine.payloads import BATCH_CLOSED, BATCH_WORKFLOW, RunInput, pack, unpack
 from corral._engine.query import JournalReader, ends_in, follow_ends, run_output
 from corral._engine.worker import executor, run_workflow
@@ -68,7 +68,7 @@ from corral._pipelines.scheduler.commands import Steered
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._system import clock, paths
 from corral.errors import BudgetExceeded, ConfigError, FormatUnsupported, StorageFailed
-from corral.values import Json, as_object
+from corral.values import Json
 
 if TYPE_CHECKING:
     from corral._core.spending import Spent
@@ -78,50 +78,10 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-COMMAND = "command"
 KIND = "kind"
-"""Labels of rounds: the command of a batch, and whether it is a comparison."""
+"""The label of rounds that says whether they are a comparison's."""
 MAX_TASKS = 400_000_000
 """Characters of all tasks together: they are one value in the database."""
-
-
-class BatchCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """The command line that runs a batch. It is stored with the batch, so that it can be continued
-    by its name: how results are written is nowhere else."""
-
-    words: list[str]
-    """The arguments of ``corral``, without the database: its URL may contain a password."""
-    cwd: str
-
-    @classmethod
-    def of(cls, words: Sequence[str], cwd: str) -> BatchCommand:
-        kept: list[str] = []
-        rest = iter(words)
-        for word in rest:
-            if word == "--db":
-                next(rest, None)
-            elif not word.startswith("--db="):
-                kept.append(word)
-        return cls(words=kept, cwd=cwd)
-
-    @classmethod
-    def from_label(cls, label: Json) -> BatchCommand | None:
-        """None if no command line started the batch. Raises ``UnreadableRecord`` if the command is
-        not one that starts a batch."""
-        if not label:
-            return None
-        stored = unpack(label, cls)
-        words = iter(stored.words)
-        subcommand = ""  # the first word that is no option of ``corral`` itself
-        for word in words:
-            if word == "--config":
-                next(words, None)
-            elif not word.startswith("-"):
-                subcommand = word
-                break
-        if subcommand not in ("batch", "compare"):
-            raise UnreadableRecord(f"`corral {shlex.join(stored.words)}` does not start a batch")
-        return stored
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,15 +108,11 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.row.labels.get(BATCH_CLOSED))
 
 
-def round_id(name: str, number: int) -> str:
-    return name if number == 1 else f"{name}#{number}"
-
-
 def read_rounds(client: DatabaseClient, name: str) -> list[Round]:
     """The rounds of a batch. Blocking. Raises ``ConfigError`` if the name is that of a run, and
     ``FormatUnsupported`` if an earlier corral has stored it."""
     rounds: list[Round] = []
-    while (row := client.get_workflow(round_id(name, len(rounds) + 1))) is not None:
+    while (row := client.get_workflow(try_id(name, len(rounds) + 1))) is not None:
         if row.name != BATCH_WORKFLOW:
             raise ConfigError(f"{name!r} is the name of a run", hint="Choose another name.")
         with reading(row.id, row.format):
@@ -247,12 +203,11 @@ async def durable_round(
     options: BatchOptions,
     spec: BatchSpec,
     out: OutputFile | None,
-    command: BatchCommand | None,
     user: EngineUser,
     restarts_jobs: bool = False,
 ) -> AsyncGenerator[ResumeState]:
-    """The state of a durable batch, whose run is executed meanwhile. ``command`` is stored with it.
-    ``restarts_jobs``: of ``service.resume``. Raises ``ConfigError``."""
+    """The state of a durable batch, whose run is executed meanwhile. ``restarts_jobs``: of
+    ``service.resume``. Raises ``ConfigError``."""
     target, name = user.database, spec.name
     await asyncio.to_thread(database.check_not_elsewhere, target, f"the batch {name!r}", name)
     await asyncio.to_thread(database.prepare, target)
@@ -271,7 +226,7 @@ async def durable_round(
     user.on_death.append(end_for_dead_user)
     async with open_client(target) as client:
         try:
-            state = await _begin(target, client, options, spec, out, command, restarts_jobs)
+            state = await _begin(target, client, options, spec, out, restarts_jobs)
             yield state
         finally:
             await stop()
@@ -299,7 +254,6 @@ async def _begin(
     options: BatchOptions,
     spec: BatchSpec,
     out: OutputFile | None,
-    command: BatchCommand | None,
     restarts_jobs: bool,
 ) -> ResumeState:
     """Start a round, or resume the one that has not ended."""
@@ -318,16 +272,14 @@ async def _begin(
     names = await asyncio.to_thread(_create_budget, target, spec, known)
     last = rounds[-1] if rounds else None
     is_open = last is not None and not last.row.has_ended
-    labels: dict[str, Json] = (
-        {} if command is None else {COMMAND: as_object(msgspec.to_builtins(command))}
-    )
+    labels: dict[str, Json] = {}
     reader, db = ends.reader, options.db
     if last is not None and is_open and not changed and last.run_input.config.budgets == names:
         round, config, run = last.run_input.batch, last.run_input.config, last.id
         if round is not None and round.concurrency != options.concurrency:
             message = pack(Steered(updates={CONCURRENCY: options.concurrency}))
             await call(lambda client: client.send(run, message))
-        await call(lambda client: client.set_labels(run, {BATCH_CLOSED: None, **labels}))
+        await call(lambda client: client.set_labels(run, {BATCH_CLOSED: None}))
         written = await asyncio.to_thread(_remove_other_lines, out, known)
         await service.resume(run, db=db, queue=options.queue, restarts_jobs=restarts_jobs)
     else:
@@ -340,7 +292,7 @@ async def _begin(
             if not _is_repeated(options, each, can_repeat=can_repeat)
         }
         executed = spec.tasks.keys() - known.keys()
-        run = round_id(spec.name, len(rounds) + 1)
+        run = try_id(spec.name, len(rounds) + 1)
         round = _new_round(options, spec, executed, len(rounds) + 1)
         detached = target.path is not None and options.queue is None
         config = spec.run_config(run, names, detached=detached)

@@ -71,6 +71,10 @@ class ExecutorLiveness:
                     break
         return self._known[executor]
 
+    def is_elsewhere(self, executor: str) -> bool:
+        """Whether another process is this executor, and alive."""
+        return executor not in _held_here and self.is_alive(executor)
+
     def close(self) -> None:
         self._leases.release()
 

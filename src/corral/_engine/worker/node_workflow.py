@@ -429,7 +429,9 @@ async def run_in_process(
         if config.artifacts_url and config.folder != run_input.config.folder:
             # The machine that ends the run may be another one, without this directory.
             folder = RunDir(config.folder).artifacts
-            upload = partial(artifacts.upload, folder, config.artifacts_url, run_id, since=began)
+            upload = partial(
+                artifacts.upload, folder, config.artifacts_url, run_input.run, since=began
+            )
             try:
                 await asyncio.to_thread(upload)
             except (StorageFailed, ConfigError) as error:

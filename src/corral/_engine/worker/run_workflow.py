@@ -160,7 +160,7 @@ async def run(payload: dict[str, Json]) -> Json:
     title = run_input.graph.goal or run_input.graph.name
     cwd = run_input.config.on_this_machine().workspace
     db = executor.current().database.shown
-    with published("pipeline", run_input.run_id, title=title, cwd=cwd, db=db):
+    with published("pipeline", run_input.run, title=title, cwd=cwd, db=db):
         return await _run_to_end(run_input)
 
 
@@ -527,7 +527,7 @@ class DatabaseJournal:
             if status == "success" and isinstance(work, dict) and "error" in work:
                 status, reason = "fail", f"its work could not be saved: {work['error']}"
         if self.config.artifacts_url:
-            put = partial(_upload_artifacts, self.config, self.id)
+            put = partial(_upload_artifacts, self.config, self.run_input.run)
             saved["artifacts"] = await adapter.step("artifacts", put)
         output = replace(
             PipelineOutput.of(command, state), status=status, reason=reason, saved=saved
@@ -654,7 +654,7 @@ def _open_projection(run_input: RunInput) -> Projection:
     folder = RunDir(config.on_this_machine().folder)
     workspace = config.workspace if config.tree is None else config.tree.repository
     with contextlib.suppress(StorageFailed):
-        folder.create(run_input.graph, run_input.run_id, workspace)
+        folder.create(run_input.graph, run_input.run, workspace, run_input.tries)
     path, data = folder.path / EVENTS, b""
     with contextlib.suppress(OSError):
         data = fs.read_bytes(path)
@@ -674,7 +674,7 @@ def _open_projection(run_input: RunInput) -> Projection:
         except ConfigError as error:  # this worker has no OpenTelemetry
             _log.warning("no spans are sent: %s", error.message)
     return Projection(
-        run_input.run_id,
+        run_input.run,
         folder,
         spans=spans,
         recorded=data.count(b"\n"),

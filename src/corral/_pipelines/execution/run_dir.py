@@ -6,7 +6,8 @@
     graph.json          the graph of a run in memory; a database has that of a durable run
     checkpoint.json     timestamp, current_node, completed_nodes, node_outcomes, node_retries,
                         context, logs: the state of the run; replaced atomically
-    events.ndjson       the events of the run; events of an agent are in its node's directory
+    events.ndjson       the events of the run; events of an agent are in its node's directory.
+                        Those of a try that ``resume`` continued are in events.<n>.ndjson
     visits/<visit>/     one directory for each visit (``build.2``), which never moves:
                         prompt.md, response.md, status.json, events.ndjson …
     <node>              a link to the node's latest visit
@@ -53,7 +54,7 @@ MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjso
 GRAPH = "graph.json"
 VISITS, ARTIFACTS, ROUNDS = "visits", "artifacts", "rounds"
 _RESERVED = frozenset((MANIFEST, GRAPH, CHECKPOINT, EVENTS, VISITS, ARTIFACTS, ROUNDS))
-_STAYS = (MANIFEST, GRAPH, EVENTS, ROUNDS)
+_STAYS = (MANIFEST, GRAPH, ROUNDS)
 LONGEST = 150
 """Bytes of a file name. An id may be longer."""
 MAX_INDENTED = 256 * 1024
@@ -66,6 +67,12 @@ MAX_STATUS = 1024 * 1024
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.~#-]{0,100}\Z").match
 """Matches ids that are file names as they are."""
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+class _Tries(msgspec.Struct):
+    """What a manifest says about the tries of its run."""
+
+    tries: int = 1
 
 
 def file_name(id: str) -> str:
@@ -100,19 +107,28 @@ class RunDir:
     def artifacts(self) -> Path:
         return self.path / ARTIFACTS
 
-    def create(self, graph: Graph, run_id: str, workspace: str = "", **facts: Json) -> None:
-        """Create the directory and its manifest. An existing manifest is not changed.
-        ``workspace``: where the run works, or the repository of its worktree. ``facts``: what lists
-        show besides."""
+    def create(
+        self, graph: Graph, run_id: str, workspace: str = "", tries: int = 1, **facts: Json
+    ) -> None:
+        """Create the directory and its manifest, or give it to a later try of the run: the events
+        of the try before are moved away. The manifest of this try is not changed. ``workspace``:
+        where the run works, or the repository of its worktree. ``facts``: what lists show
+        besides."""
         with self._storing():
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
-            if (self.path / MANIFEST).exists():
-                return
+            with suppress(FileNotFoundError):
+                before = msgspec.json.decode(fs.read_bytes(self.path / MANIFEST), type=_Tries)
+                if before.tries >= tries:
+                    return
+                with suppress(FileNotFoundError):
+                    earlier = f"events.{before.tries}.ndjson"
+                    fs.move_into_place(self.path / EVENTS, self.path / earlier)
             manifest: dict[str, Json] = {
                 "name": graph.name,
                 "goal": graph.goal,
                 "run_id": run_id,
+                "tries": tries,
                 "start_time": _now(),
                 "nodes": len(graph.nodes),
                 "workspace": workspace,
@@ -224,7 +240,7 @@ class RunDir:
                 return
             draft.mkdir(parents=True, exist_ok=True)
             for name in sorted(os.listdir(self.path)):
-                if name not in _STAYS:
+                if name not in _STAYS and not name.startswith("events."):
                     fs.move_into_place(self.path / name, draft / name)
             fs.move_into_place(draft, over)
             self.artifacts.mkdir(exist_ok=True)

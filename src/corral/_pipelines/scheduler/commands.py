@@ -85,7 +85,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     ::
 
-        pipelines.answer_sync("review-20260131-142501-3f9a", pipelines.Answer(value="approve"))
+        pipelines.Queued([pipelines.Answer(value="approve")])
     """
 
     value: str = ""

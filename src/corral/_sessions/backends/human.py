@@ -123,7 +123,7 @@ class HumanTurn(Backend):
             where = [f"a person is asked: {question.prompt}"]
             if self._driver.prepared.run.via in (None, "file"):
                 where.append(f"the answer is awaited in: {question.answer}")
-                where.append(f"or by: corral sessions answer {self.session_id} -f FILE")
+                where.append(f"or by: corral runs answer {self.session_id} -f FILE")
             for line in where:
                 _log.info("%s", line)
             items += [Log(line) for line in where]

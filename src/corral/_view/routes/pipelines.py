@@ -12,8 +12,8 @@ import msgspec
 from msgspec.structs import asdict
 from starlette.responses import Response
 
-from corral import live
 from corral._core.spending import LIMITS, Raise
+from corral._publishing import control
 from corral._system import clock
 from corral._view import databases, live_runs, log_pages, pipeline_view
 from corral._view.calls import BY, DB, ApiCall, Endpoints, Param, event_stream
@@ -226,7 +226,7 @@ async def answer_pipeline(call: ApiCall, body: GateAnswerBody) -> Done:
     await existing_runs.answer(run, reply, gate=body.gate, by=BY, db=db)
     if found.status != "interrupted":
         return Done(message="answered", id=run)
-    await call.start_command(found.command, "resume", run, *_database_option(db))
+    await call.start_command("runs", "resume", run, *_database_option(db))
     return Done(message="answered; the run goes on in the background", id=run)
 
 
@@ -237,11 +237,11 @@ async def cancel_pipeline(call: ApiCall) -> Done:
     if found.has_ended:
         raise ConfigError(f"{run} has already ended: {found.status}")
     if found.durable:
-        from corral._engine import existing_runs
+        from corral._engine import service
 
-        await existing_runs.cancel(run, reason=f"cancelled on {BY}", db=db)
+        await service.cancel(run, reason=f"cancelled on {BY}", db=db)
     else:
-        await asyncio.to_thread(live.cancel, run)
+        await asyncio.to_thread(control.cancel, run)
     return Done(message="cancelled", id=run)
 
 
@@ -254,14 +254,14 @@ async def add_pipeline_budget(call: ApiCall, body: BudgetBody) -> Done:
     run = call.path("id")
     found, db = await _read(call)
     if not found.durable:
-        await asyncio.to_thread(live.add_budget, run, **asdict(body))
+        await asyncio.to_thread(control.add_budget, run, **asdict(body))
         return Done(message="the budget was raised", id=run)
     from corral._engine import service
 
     await service.add_budget(run, convert_to(asdict(body), Raise), db=db)
     found = (await _read(call))[0]
     if found.status == "interrupted":
-        await call.start_command(found.command, "resume", run, *_database_option(db))
+        await call.start_command("runs", "resume", run, *_database_option(db))
         return Done(message="the budget was raised; the run goes on in the background", id=run)
     return Done(message="the budget was raised", id=run)
 
@@ -279,7 +279,7 @@ async def retry_pipeline(call: ApiCall, body: NodeBody) -> Done:
         return {each.id for each in await run_list.list_runs(db=db, limit=50)}
 
     before = await ids()
-    await call.start_command(found.command, "fork", run, "--from", body.node, *_database_option(db))
+    await call.start_command("runs", "fork", run, "--from", body.node, *_database_option(db))
     new: set[str] = set()
     watch = clock.Stopwatch()
     while not new and watch.seconds < START_SECONDS:
@@ -314,19 +314,11 @@ async def batch(call: ApiCall) -> BatchDetail:
 )
 async def retry_batch(call: ApiCall) -> Done:
     """Run the tasks again that have no success: those that failed, and those that were left."""
-    from corral._engine.batch import query
-
     name, db = call.path("id"), await call.database()
     found = await databases.read_batch(name, db)
     if found.overview.status in ("running", "paused"):
         raise ConfigError(f"{name} is running")
-    if found.command is None:
-        raise ConfigError(
-            f"{name} was not started by a command", hint="Run the program that started it again."
-        )
-    options = ["--retry-failed"] if found.overview.status in query.ENDED else []
-    words = ("batches", "resume", name, *_database_option(db), "--", *options)
-    await call.start_command(*words)
+    await call.start_command("runs", "resume", name, *_database_option(db))
     return Done(message="the batch goes on in the background", id=name)
 
 

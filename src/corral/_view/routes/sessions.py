@@ -11,10 +11,9 @@ from typing import IO
 from msgspec.structs import asdict
 from starlette.responses import Response, StreamingResponse
 
-from corral import live
-from corral._engine.dbos.database import is_installed
 from corral._export import bundle
-from corral._runs import stored_run
+from corral._publishing import control
+from corral._runs import act, stored_run
 from corral._system import fs
 from corral._view import diffs, log_pages, pipeline_view
 from corral._view.calls import BY, DB, ApiCall, Endpoints, Param, event_stream
@@ -112,7 +111,7 @@ async def session_diff(call: ApiCall) -> Diff:
 )
 async def decide(call: ApiCall, body: DecisionBody) -> Done:
     id, request_id = call.path("id"), call.path("request_id")
-    await asyncio.to_thread(live.answer, id, body.decision, request_id=request_id, by=BY)
+    await asyncio.to_thread(control.answer, id, body.decision, request_id=request_id, by=BY)
     return Done(message=f"answered: {body.decision}")
 
 
@@ -121,19 +120,19 @@ async def answer_session(call: ApiCall, body: TextBody) -> Done:
     id = (await asyncio.to_thread(open_session, call.path("id"))).meta.id
     # The question of an agent that is a person has no id of its own.
     gate = "" if body.gate in (None, PERSON_QUESTION) else body.gate
-    await asyncio.to_thread(live.answer, id, text=body.text, request_id=gate, by=BY)
+    await asyncio.to_thread(control.answer, id, text=body.text, request_id=gate, by=BY)
     return Done(message="answered")
 
 
 @ENDPOINTS.post("/api/sessions/{id}/cancel", "Cancel a session.")
 async def cancel_session(call: ApiCall) -> Done:
-    await asyncio.to_thread(live.cancel, call.path("id"))
+    await asyncio.to_thread(control.cancel, call.path("id"))
     return Done(message="cancelled")
 
 
 @ENDPOINTS.post("/api/sessions/{id}/steer", "Send a text to an agent while it works.")
 async def steer_session(call: ApiCall, body: TextBody) -> Done:
-    await asyncio.to_thread(live.steer, call.path("id"), body.text)
+    await asyncio.to_thread(control.steer, call.path("id"), body.text)
     return Done(message="sent")
 
 
@@ -143,7 +142,7 @@ async def steer_session(call: ApiCall, body: TextBody) -> Done:
 )
 async def add_budget(call: ApiCall, body: BudgetBody) -> Done:
     id = call.path("id")
-    await asyncio.to_thread(live.add_budget, id, **asdict(body))
+    await asyncio.to_thread(control.add_budget, id, **asdict(body))
     return Done(message="the budget was raised")
 
 
@@ -154,17 +153,13 @@ async def add_budget(call: ApiCall, body: BudgetBody) -> Done:
 async def answer_with_token(call: ApiCall, body: AnswerBody) -> Done:
     if (body.decision is None) == (body.text is None):
         raise ConfigError("give a decision or a text")
-    token, text = call.path("token"), body.text or ""
-    if is_installed():
-        from corral._engine import existing_runs
-
-        await existing_runs.answer_with_token(
-            token, decision=body.decision, answer=text, comment=body.comment, by="a link"
-        )
-    else:
-        await asyncio.to_thread(
-            live.answer_with_token, token, decision=body.decision, answer=text, by="a link"
-        )
+    await act.answer_with_token(
+        call.path("token"),
+        decision=body.decision,
+        answer=body.text or "",
+        comment=body.comment,
+        by="a link",
+    )
     return Done(message="answered")
 
 
