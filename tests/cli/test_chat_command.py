@@ -200,8 +200,8 @@ def test_another_agent_gets_the_conversation_so_far(chat: ChatSetup) -> None:
     assert done.stdout.endswith("You like blue.\n")
     assert "I see it" in chat.received(1)
     shown = chat.corral("runs", "show", "last").stdout
-    assert re.search(r"^continues \S+ · \S.* · after 2 turns$", shown, re.MULTILINE)
-    assert re.search(r"^continues \S+ · corral · after 1 turn$", shown, re.MULTILINE)
+    assert re.search(r"^continues +\S+ · \S.* · after 2 turns$", shown, re.MULTILINE)
+    assert re.search(r"^continues +\S+ · corral · after 1 turn$", shown, re.MULTILINE)
     assert "<conversation_so_far>" not in shown
 
 

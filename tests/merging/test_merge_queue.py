@@ -298,8 +298,8 @@ def test_the_commands_show_a_queue_and_remove_a_branch(
     done = run_in_process("merge one two --into main --gate false", monkeypatch)
     assert (done.returncode, "the gate fails on main itself" in done.stderr) == (2, True)
     assert run_in_process("runs list", monkeypatch).stdout.splitlines()[1].split()[1:3] == [
-        "main",
-        "2",
+        "merge",
+        "interrupted",
     ]
     removed = run_in_process("merges remove last two", monkeypatch)
     assert removed.stdout == "two failed: removed from the queue\n"

@@ -27,8 +27,8 @@ NAMES = [
     "answer", "answer_sync",
     "answer_with_token", "answer_with_token_sync", "as_dot", "as_svg", "as_text", "cancel",
     "cancel_sync", "events", "fork", "fork_sync", "handler", "lint",
-    "load", "parse", "register", "resume", "resume_sync", "run", "run_sync", "runs", "runs_sync",
-    "show", "show_sync",
+    "load", "parse", "register", "resume", "resume_sync", "run", "run_sync",
+
 ]  # fmt: skip
 GATE = """digraph gate {
     start [shape=Mdiamond]
