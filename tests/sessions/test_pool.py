@@ -99,6 +99,13 @@ async def test_the_prompts_of_a_pool_are_recorded_and_cannot_be_resumed(workspac
         await corral.run(agent(), "go", **scripted(workspace, resume=found[0].meta.id))
 
 
+async def test_a_prompt_of_a_pool_is_verified(workspace: Path) -> None:
+    async with corral.pool(agent(), **scripted(workspace, verify="test -f made")) as pool:
+        result = await pool.run("text hi")
+    assert result.verdict == "gaps"
+    assert result.gaps == ("test -f made: the check did not pass: exited with 1",)
+
+
 async def test_a_pool_that_declines_the_record_stores_nothing(workspace: Path) -> None:
     async with corral.pool(agent(), **scripted(workspace, record=False)) as pool:
         assert (await pool.run("text hi")).ok
