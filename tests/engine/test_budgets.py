@@ -25,7 +25,7 @@ from corral._pipelines.run_limits import run_limits
 from corral._pipelines.scheduler.commands import RunNode
 from corral._pipelines.scheduler.outcome import Outcome
 from corral._publishing import control
-from corral.errors import ConfigError, PipelineInvalid
+from corral.errors import ConfigError, PipelineInvalid, ResumeLost
 from corral.events import Error
 from corral.pipelines import Graph
 from corral.testing import Call, ModelServer, Request, Turn
@@ -147,7 +147,7 @@ async def test_a_paused_durable_run_continues_when_its_budget_is_raised(
     raised = await runs.budget(started[0], max_calls=1, add=True)
     assert raised is not None
     assert raised.max_calls == 5
-    with pytest.raises(ConfigError, match="no run"):
+    with pytest.raises(ResumeLost, match="no run"):
         await runs.budget("nothing-like-this", max_calls=1)
     store = Path(limits.store_name(database.find(None), started[0]))
     assert store.exists()
