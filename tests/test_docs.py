@@ -285,10 +285,10 @@ def test_a_command_that_is_not_run_has_only_known_options(block: Block) -> None:
 
 
 BELOW = {
-    *("pipeline run", "pipeline resume", "pipeline lint", "pipeline fork", "workflow run"),
-    *("agents install", "agents doctor", "agents check", "outputs apply", "fake serve"),
-    *("runs list", "runs show", "runs prune", "runs usage", "runs export", "runs watch"),
-    "runs replay",
+    *("pipeline run", "pipeline lint", "workflow run", "agents install", "agents doctor"),
+    *("agents check", "outputs apply", "fake serve", "runs list", "runs show", "runs prune"),
+    *("runs usage", "runs export", "runs watch", "runs replay", "runs answer", "runs budget"),
+    *("runs resume", "runs fork"),
 }
 """Commands of groups that have examples, as all commands that are in no group."""
 

@@ -35,7 +35,7 @@ COMMANDS = {
     "merge": ("corral._cli.merge", "Merge finished branches behind a gate."),
     "merges": ("corral._cli.merge:merges", "Change merge queues."),
     "worker": ("corral._cli.worker", "Run a worker for pipelines and batches."),
-    "sessions": ("corral._cli.sessions", "Answer and stop sessions; raise budgets."),
+    "sessions": ("corral._cli.sessions", "Stop named sessions."),
     "runs": ("corral._cli.runs", "List, show, answer, continue, export and delete runs."),
     "serve": ("corral._cli.serve", "Serve an HTTP API with which services run agents."),
     "view": ("corral._cli.view", "Open a page that shows stored and running sessions."),

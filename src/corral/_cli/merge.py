@@ -1,4 +1,4 @@
-"""``corral merge`` merges finished branches behind a gate; ``corral merges`` shows the queues."""
+"""``corral merge`` merges finished branches behind a gate; ``corral merges`` changes them."""
 
 from __future__ import annotations
 

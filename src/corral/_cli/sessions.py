@@ -1,4 +1,4 @@
-"""``corral sessions``: answer and stop sessions, and raise budgets."""
+"""``corral sessions``: stop named sessions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group("sessions")
 def command() -> None:
-    """Answer and stop sessions, and raise budgets."""
+    """Stop named sessions."""
 
 
 @command.command("stop")

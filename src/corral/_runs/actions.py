@@ -141,7 +141,11 @@ async def answer_durable(run: Run, reply: Reply, db: str | None) -> None:
     from corral._engine import open_questions
     from corral._pipelines.scheduler.commands import Answer
 
-    asked = [] if not run.durable else await open_questions.questions(run.id, db=db)
+    asked = (
+        []
+        if not run.durable or run.ended is not None
+        else await open_questions.questions(run.id, db=db)
+    )
     if reply.decision is not None or not asked:
         await answer(run, reply, db)
         return

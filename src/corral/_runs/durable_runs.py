@@ -265,7 +265,6 @@ def _amount(unit: str, amount: float) -> str:
 def _question_lines(stored: StoredDetails, questions: list[RunQuestion], db: str) -> Iterator[str]:
     """The open questions with the command that answers them, and how the run goes on."""
     is_ours = stored.format == JOURNAL
-    command = f"corral {'pipeline' if stored.run_input.program is None else 'workflow'}"
     more = f" --db {shlex.quote(without_password(db))}" if db else ""
     for asked in questions:
         question = asked.question
@@ -279,7 +278,8 @@ def _question_lines(stored: StoredDetails, questions: list[RunQuestion], db: str
             yield f"    answer by {until}; {one_line(question.at_deadline)}"
         if is_ours:
             choice = question.choices[0].key if question.choices else "TEXT"
-            yield f"  {command} answer {stored.id} {choice} --gate {question.node}{more}"
+            gate = shlex.quote(question.node)
+            yield f"  corral runs answer {stored.id} {choice} --request {gate}{more}"
     if not is_ours:
         yield stored_formats.unsupported(stored.id, stored.format, JOURNAL).message
     elif stored.status == "paused" and stored.budget is not None:
@@ -287,9 +287,9 @@ def _question_lines(stored: StoredDetails, questions: list[RunQuestion], db: str
         flags = " ".join(
             f"--{name.replace('_', '-')} {2 * limit:g}" for name, limit in limits.items()
         )
-        yield f"continue   {command} resume {stored.id}{more} {flags}"
+        yield f"continue   corral runs resume {stored.id}{more} {flags}"
     elif stored.status == "interrupted":
-        yield f"continue   {command} resume {stored.id}{more}"
+        yield f"continue   corral runs resume {stored.id}{more}"
 
 
 def _answers(stored: StoredDetails) -> list[InterviewCompleted]:

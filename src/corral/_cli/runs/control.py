@@ -140,7 +140,7 @@ def cancel(run: str, reason: str, db: str | None) -> None:
     echo(f"{found.id} is cancelled")
 
 
-@click.command("steer", epilog=examples('corral runs steer last "Leave the tests as they are"'))
+@click.command("steer")
 @RUN
 @click.argument("text")
 @DB
