@@ -58,7 +58,7 @@ def test_an_example_of_a_docstring_has_its_imports_and_the_name_of_what_it_docum
     assert "from support.sample_names import event" in lines
     begin = lines.index("async def sample_Init_1() -> None:")
     assert lines[begin + 1] == '    if event.type == "init":'
-    assert "async def sample_fork_sync_1() -> None:" in module_file("corral.workflows")
+    assert "async def sample_fork_sync_1() -> None:" in module_file("corral.runs")
     assert "async def sample_PipelineResult_value_1() -> None:" in module_file("corral.pipelines")
 
 

@@ -133,6 +133,6 @@ async def test_calls_that_are_reset_before_their_response_begins_are_counted(
     assert (result.usage.input or 0) >= made * 100_000
     assert result.cost.source == "estimated"
     assert result.cost.usd == pytest.approx(budget.spent.cost)
-    total = index.usage_report(UsageQuery(by="session")).total
+    total = index.usage_report(UsageQuery(by="run")).total
     assert total.cost_by_source == {"estimated": result.cost.usd}
     assert (total.usage.coverage, total.turns_partial) == ("estimated", 1)

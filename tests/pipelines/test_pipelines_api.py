@@ -22,13 +22,8 @@ from corral.errors import ConfigError, ProcessFailed
 NAMES = [
     "Answer", "AutoApprove", "Callback", "Choice", "Console", "DotError", "Edge", "Finding",
     "Graph", "Interviewer", "LintError", "Node", "NodeContext", "NodeResources", "Outcome",
-    "PipelineKwargs", "PipelineResult", "Question", "Queued", "Recording", "add_budget",
-    "add_budget_sync",
-    "answer", "answer_sync",
-    "answer_with_token", "answer_with_token_sync", "as_dot", "as_svg", "as_text", "cancel",
-    "cancel_sync", "events", "fork", "fork_sync", "handler", "lint",
-    "load", "parse", "register", "resume", "resume_sync", "run", "run_sync",
-
+    "PipelineKwargs", "PipelineResult", "Question", "Queued", "Recording", "as_dot", "as_svg",
+    "as_text", "events", "handler", "lint", "load", "parse", "register", "run", "run_sync",
 ]  # fmt: skip
 GATE = """digraph gate {
     start [shape=Mdiamond]

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable
 import pytest
 
 import corral
-from corral import models, pipelines
+from corral import models, pipelines, runs
 from corral._system.threads import LoopThread, blocking, iterate, sync_twin
 
 TWINS = [
@@ -21,7 +21,8 @@ TWINS = [
     (corral, "batch"),
     (corral, "session"),
     *((models, name) for name in ("generate", "generate_object", "stream")),
-    *((pipelines, name) for name in ("run", "resume", "fork", "answer", "cancel", "runs", "show")),
+    (pipelines, "run"),
+    *((runs, name) for name in ("answer", "cancel", "resume", "fork", "budget")),
 ]
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from support.view_server import WAIT, ViewServer, running_view
 
-from corral import pipelines
-from corral._engine.worker import executor
+from corral import _publishing, pipelines
 from corral._runs import stored_run
 from corral._system import paths
 from corral._view import page_file
@@ -40,7 +39,7 @@ def states_of(detail: Any) -> list[str]:
 async def test_a_run_in_memory_has_its_page_while_it_runs_and_after(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executor, "PUBLISH_AFTER", 0.0)
+    monkeypatch.setattr(_publishing, "PUBLISH_AFTER", 0.0)
     command = f"until [ -e {workspace}/go ]; do sleep 0.02; done"
     text = PIPELINE.format(command=command)
 

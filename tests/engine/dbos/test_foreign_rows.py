@@ -228,17 +228,6 @@ def test_one_damaged_batch_does_not_hide_the_others(
         asyncio.run(batches.show_batch("one", db=new_file))
 
 
-def test_a_batch_is_continued_by_no_other_command(new_file: str, workspace: Path) -> None:
-    corral.batch_sync(["a"], simulate=True, db=new_file, name="one", cwd=workspace)
-    for words in (["run", "--approve", "all", "x"], ["--config", "batch", "prune"], ["-v"], []):
-        label = json.dumps({"command": {"words": words, "cwd": str(workspace)}})
-        with (
-            _changed(new_file, "workflow_status", "attributes", label, "one"),
-            pytest.raises(ConfigError, match="does not start a batch"),
-        ):
-            asyncio.run(batches.show_batch("one", db=new_file))
-
-
 @contextlib.contextmanager
 def _changed(db: str, table: str, column: str, value: object, row: str) -> Generator[None]:
     before = _read(db, table, column, row)

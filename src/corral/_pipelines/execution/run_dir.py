@@ -48,7 +48,7 @@ from corral._pipelines.scheduler.outcome import Outcome
 from corral._pipelines.scheduler.state import TRUNK, State
 from corral._system import fs, paths
 from corral.errors import StorageFailed
-from corral.values import Json
+from corral.values import Json, decode_as
 
 MANIFEST, CHECKPOINT, EVENTS = "manifest.json", "checkpoint.json", "events.ndjson"
 GRAPH = "graph.json"
@@ -118,7 +118,7 @@ class RunDir:
             self.path.mkdir(parents=True, mode=0o700, exist_ok=True)
             self.artifacts.mkdir(exist_ok=True)
             with suppress(FileNotFoundError):
-                before = msgspec.json.decode(fs.read_bytes(self.path / MANIFEST), type=_Tries)
+                before = decode_as(fs.read_bytes(self.path / MANIFEST), _Tries)
                 if before.tries >= tries:
                     return
                 with suppress(FileNotFoundError):
