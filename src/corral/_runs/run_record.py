@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -148,7 +148,7 @@ class RunDetails(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     run: Run
-    content: object
+    content: Any
     """The turns of a session, the state of a pipeline or workflow, the report of a batch, the
     attempts of a comparison, the findings of a review, the entries of a merge queue."""
     lines: tuple[str, ...] = ()
