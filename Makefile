@@ -18,7 +18,7 @@ NO_BUILD_HERE := $(if $(filter x86_64,$(shell uname -m)),,cline goose)
 
 help:
 	@echo "make demo       run the real Gemini CLI against a scripted model: no key, no cost"
-	@echo "make test       run the tests, with the real agents: about 14 minutes on 2 cores"
+	@echo "make test       run the tests, with the real agents: about 8 minutes on 2 cores"
 	@echo "make test-all   run all tests, also the deep ones and those of less common agents"
 	@echo "make test-fast  run those without agents, Postgres and complete programs: about 2 minutes"
 	@echo "make test-lowest  test the lowest versions of the dependencies"
