@@ -145,7 +145,7 @@ def test_each_status_has_its_exit_code(
         (["agents", "show", "nobody"], 2, "no agent is called"),
         (["agents", "install", "manual"], 2, "nothing to install"),
         (["agents", "check", "manual"], 2, "cannot be checked by a script"),
-        (["sessions", "answer", "nothing"], 4, "no session is called"),
+        (["runs", "answer", "nothing", "yes"], 4, "no run is called"),
         (["run", "x", "--agent", "manual", "--via", "terminal"], 2, "there is no terminal"),
         (["fake", "serve", "bad.toml"], 2, "bad.toml"),
     ],

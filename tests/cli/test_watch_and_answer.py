@@ -106,13 +106,12 @@ def test_how_to_answer_is_printed_and_a_killed_run_ends_the_watching(
         (("runs", "replay", "abc"), "no run is called 'abc'"),
         (("runs", "replay", "--speed", "0"), "'0' is not a positive number, or max"),
         (("runs", "replay", "--speed", "fast"), "'fast' is not a positive number, or max"),
-        (("sessions", "answer"), "give the id of a session"),
-        (("sessions", "answer", "abc", "--allow"), "abc is not running"),
-        (("sessions", "answer", "a", "b", "c"), "Quote a text that has spaces"),
-        (("sessions", "answer", "a", "b", "--allow"), "both given"),
-        (("sessions", "answer", "--token", "x", "--allow"), "not a token of corral"),
-        (("sessions", "answer", "--token", "x"), "the answer is missing"),
-        (("sessions", "answer", "abc", "text"), "corral runs answer RUN CHOICE"),
+        (("runs", "answer"), "give the id of a run"),
+        (("runs", "answer", "abc", "--allow"), "no run is called 'abc'"),
+        (("runs", "answer", "a", "b", "c"), "Quote a text that has spaces"),
+        (("runs", "answer", "a", "b", "--allow"), "only one of a decision, a text"),
+        (("runs", "answer", "--token", "x", "--allow"), "not a token of corral"),
+        (("runs", "answer", "--token", "x"), "the answer is missing"),
     ],
 )
 def test_wrong_words_are_an_error(workspace: Path, words: tuple[str, ...], message: str) -> None:
@@ -141,7 +140,7 @@ def test_a_running_pipeline_is_watched_to_its_end(workspace: Path) -> None:
         with started("runs", "watch", run.id, cwd=workspace) as watching:
             wait_for_line(watching, "● ship")
             answered = corral("runs", "answer", run.id, "--allow", cwd=workspace)
-            assert f"corral runs answer {run.id} CHOICE" in answered.stderr
+            assert f"nothing waits for an answer in the pipeline {run.id}" in answered.stderr
             (workspace / "go").touch()
             err = watching.communicate(timeout=60)[1]
         assert (watching.returncode, running.wait(60)) == (0, 0)

@@ -88,7 +88,7 @@ def _run(match: index.SessionMatch, sources: Sources) -> Run:
         cost=Cost() if is_free or facts.cost is None else Cost(facts.cost, facts.source),
         scripted=is_free,
         verdict=facts.verdict,
-        needs=max(sources.needs_of(meta.id), int(state == "waiting")),
+        needs=sources.needs_of(meta.id) or int(state == "waiting" and not _is_answered(meta)),
         started=meta.created,
         ended=None if running else meta.updated,
         updated=meta.updated,
@@ -98,6 +98,12 @@ def _run(match: index.SessionMatch, sources: Sources) -> Run:
         label=meta.label or "",
         folder=str(paths.sessions() / meta.id),
     )
+
+
+def _is_answered(meta: store.Meta) -> bool:
+    """Whether the person has answered, and the session has not gone on since."""
+    question = store.open_question(store.find(meta.id))
+    return question is not None and question.read_answer() is not None
 
 
 def show(run: Run) -> RunDetails:

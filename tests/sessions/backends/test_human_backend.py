@@ -290,7 +290,7 @@ def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: P
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=30)
     given = subprocess.run(
-        [CORRAL, "sessions", "answer", "last"],
+        [CORRAL, "runs", "answer", "last"],
         input="I am back.\n",
         capture_output=True,
         text=True,
@@ -298,14 +298,14 @@ def test_a_run_that_was_killed_finds_the_answer_that_came_meanwhile(workspace: P
     )
     name = answer.parent.parent.name
     assert given.returncode == 0, given.stderr
-    assert f"corral run --resume {name}" in given.stdout
+    assert f"corral runs resume {name}" in given.stderr
     second = corral_run(workspace, "--resume", name)
     out, err = second.communicate(timeout=60)
     assert (second.returncode, out) == (0, "I am back.\n"), err
     third = subprocess.run(
-        [CORRAL, "sessions", "answer", name], input="no", capture_output=True, text=True
+        [CORRAL, "runs", "answer", name], input="no", capture_output=True, text=True
     )
-    assert (third.returncode, "is not waiting for an answer" in third.stderr) == (2, True)
+    assert (third.returncode, "is not waiting for a text" in third.stderr) == (2, True)
 
 
 def test_an_answer_from_the_command_line_reaches_the_run_that_waits(workspace: Path) -> None:
@@ -313,7 +313,7 @@ def test_an_answer_from_the_command_line_reaches_the_run_that_waits(workspace: P
     answer = reported(run)
     (workspace / "mine.md").write_text("Here.\n")
     given = subprocess.run(
-        [CORRAL, "sessions", "answer", answer.parent.parent.name, "-f", str(workspace / "mine.md")],
+        [CORRAL, "runs", "answer", answer.parent.parent.name, "-f", str(workspace / "mine.md")],
         capture_output=True,
         text=True,
         timeout=60,

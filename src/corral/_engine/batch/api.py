@@ -260,13 +260,13 @@ class Batch(Generic[T_co]):
         self.name, self._tally = spec.name, BatchTally(spec.name, len(spec.tasks))
         self._task_ids = spec.tasks
         self._schema = spec.schema
-        if options.durable and not options.agents:
-            await asyncio.to_thread(StoredCall.of(spec, self._prompt, options).save, spec.name)
         async with AsyncExitStack() as stack:
             out: OutputFile | None = None
             if options.results is not None:
                 out = OutputFile(Path(options.results))
                 stack.callback(out.close)
+            if options.durable and not options.agents:
+                await asyncio.to_thread(StoredCall.of(spec, self._prompt, options).save, spec.name)
             own: MemoryRun | None = None
             target: Database | None = None
             if options.durable:
