@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from support.durable_processes import CHAIN, DurableProcesses, submit, wait_until
@@ -55,10 +56,11 @@ def test_a_fork_from_a_node_that_was_not_visited_is_refused(processes: DurablePr
 
 
 def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> None:
-    processes.worker()
+    worker = processes.worker()
     waits = f'c [type="t.wait", file="{processes.folder}/go"]'
     submit(processes, CHAIN.replace('c [type="t.step"]', waits))
     wait_until(lambda: processes.attempt_counts()["c.1#1"], "the last node to begin")
+    processes.kill(worker)
     changed = loader.load(CHAIN)
 
     replay = asyncio.run(read_replay("r", processes.db))
@@ -68,7 +70,11 @@ def test_a_run_continues_with_a_changed_graph(processes: DurableProcesses) -> No
         new=NewRun(replay=replay, known=known, graph=changed),
     )
     follow = FollowOptions(db=processes.db)
-    new = asyncio.run(continue_run(found, follow, queue="default"))
+    with ThreadPoolExecutor(1) as pool:
+        continued = pool.submit(lambda: asyncio.run(continue_run(found, follow, queue="default")))
+        wait_until(lambda: asyncio.run(query.show("r", db=processes.db)).tries == 2, "another try")
+        processes.worker()
+        new = continued.result()
     assert new.run == "r"
     assert new.completed == ["start", "a", "b", "c", "exit"]
     assert asyncio.run(query.show("r", db=processes.db)).tries == 2

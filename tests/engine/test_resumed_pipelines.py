@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support import workflow_files
 
 from corral import pipelines, runs
 from corral._engine import query, run_list, service
+from corral._engine.continue_run import Changes
 from corral.errors import ConfigError
 
 GRAPH = """digraph work {{
@@ -168,3 +170,16 @@ def test_cancel_and_show_of_a_run_mean_its_last_try(tmp_path: Path, db: str) -> 
     assert runs.resume_sync("r", db=db).status == "fail"
     asyncio.run(service.cancel("r", db=db))  # it has ended
     assert asyncio.run(query.show("r", db=db)).tries == 2
+
+
+def test_a_try_that_ended_before_it_came_to_what_is_finished_keeps_it(
+    tmp_path: Path, db: str
+) -> None:
+    start(tmp_path, db)
+    file, new = tmp_path / "work.dot", 'new [shape=parallelogram, tool_command="echo new >> log"]'
+    file.write_text(file.read_text().replace("start -> first", f"{new}\nstart -> new -> first"))
+    accepts = Changes(accept_changed=True)
+    asyncio.run(workflow_files.cancel_unstarted_try("r", db, accepts))
+    (tmp_path / "fixed").touch()
+    assert runs.resume_sync("r", db=db).ok
+    assert logged(tmp_path) == ["first", "second", "new", "second"]

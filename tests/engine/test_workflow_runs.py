@@ -342,6 +342,17 @@ def test_a_run_that_was_resumed_keeps_its_id_and_what_is_finished(
     assert "pipeline_failed" in earlier.splitlines()[-1]
 
 
+def test_a_try_that_ended_before_it_began_keeps_the_results_of_the_one_before(
+    tmp_path: Path, db: str
+) -> None:
+    (tmp_path / "one").touch()
+    assert start(tmp_path, CONTINUED, db, run_id="r").status == "fail"
+    asyncio.run(workflow_files.cancel_unstarted_try("r", db, Changes()))
+    (tmp_path / "two").touch()
+    assert runs.resume_sync("r", db=db).output == "done"
+    assert logged(tmp_path) == ["first", "second", "second"]
+
+
 @pytest.mark.deep
 def test_a_continuation_that_has_succeeded_is_not_repeated(tmp_path: Path, db: str) -> None:
     start(tmp_path, CONTINUED, db, run_id="r")

@@ -302,11 +302,12 @@ def finished(replay: Replay, output: PipelineOutput) -> dict[str, Message]:
     kept = [
         message
         for message in results
-        if position[id(message)] in continued or not _is_failure(message)
+        if position.get(id(message)) in {None, *continued} or not _is_failure(message)
     ]
-    if output.status == "fail" and len(kept) == len(results) and results:
+    received = [message for message in results if id(message) in position]
+    if output.status == "fail" and len(kept) == len(results) and received:
         # It failed between two nodes, for example at a goal gate: what came last is repeated.
-        last = next((each for each in reversed(results) if _is_failure(each)), results[-1])
+        last = next((each for each in reversed(received) if _is_failure(each)), received[-1])
         return known_before(replay, last.id.rpartition(".")[0])
     return {message.id: message for message in kept}
 
@@ -318,7 +319,11 @@ def _is_failure(message: Ended | Answered | Expired) -> bool:
 
 
 def results_of(replay: Replay) -> list[Ended | Answered | Expired]:
-    return [each for each in replay.messages if isinstance(each, Ended | Answered | Expired)]
+    """The results that a run has, in the order in which they came: first those that it took over,
+    also those that it did not come to."""
+    known = replay.run_input.known
+    new = [each for each in replay.messages if known.get(getattr(each, "id", "")) is not each]
+    return [e for e in (*known.values(), *new) if isinstance(e, Ended | Answered | Expired)]
 
 
 def is_same_graph(one: Graph, other: Graph) -> bool:

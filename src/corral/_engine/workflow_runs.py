@@ -267,7 +267,7 @@ async def _new_run(
 
 
 def known_steps(replay: Replay, answers: Mapping[str, Message]) -> dict[str, KnownStep]:
-    """The steps of a run that ended without a failure. ``answers``: those that the run has not
+    """The steps of a run that have results, not failures. ``answers``: those that the run has not
     received yet."""
     scheduler, program = replay.scheduler, replay.run_input.program
     if not isinstance(scheduler, WorkflowScheduler) or program is None:
@@ -289,7 +289,9 @@ def known_steps(replay: Replay, answers: Mapping[str, Message]) -> dict[str, Kno
                 outcome.status == "success" if outcome else isinstance(sent, Answered)
             ):
                 known[step.id] = KnownStep(digest=step.digest, kind=step.kind, message=sent)
-    return known
+    # What it took over and did not come to, because it was ended before.
+    met = {step.id for turn, _ in replay.turns for step in turn.steps} | {*scheduler.kept.values()}
+    return known | {id: each for id, each in program.known.items() if id not in met}
 
 
 def failed_steps(replay: Replay) -> dict[str, KnownStep]:
