@@ -136,7 +136,7 @@ def _events(bench: BenchEnvironment, count: int) -> float:
 
 def _sessions(bench: BenchEnvironment, count: int) -> float:
     env = {**bench.env, "CORRAL_HOME": str(stored_sessions(count))}
-    argv = [str(bench.corral), "sessions", "list"]
+    argv = [str(bench.corral), "runs", "list"]
     program_cpu(argv, env, bench.project)  # makes the index, if there is none
     return program_cpu(argv, env, bench.project)
 

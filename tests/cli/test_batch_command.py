@@ -207,7 +207,7 @@ def test_an_interrupted_batch_prints_how_to_continue_and_is_resumed_by_its_name(
     assert "of 8 done; running tasks finish in the background" in stderr
     assert "run the same command again" in stderr
     assert stderr.splitlines()[-2].strip().startswith("corral batch tasks.jsonl -p 'task {{n}}'")
-    resume = re.fullmatch(r"  or: corral (batches resume r-\w+)", stderr.splitlines()[-1])
+    resume = re.fullmatch(r"  or: corral (runs resume r-\w+)", stderr.splitlines()[-1])
     assert resume, stderr
     assert resume[1] in corral("runs", "show", "last", cwd=tmp_path).stdout
     done = corral(*resume[1].split(), "--json", cwd=tmp_path, env=model.env)

@@ -184,10 +184,8 @@ def test_runs_and_batches_are_continued_or_refused(stored: Stored) -> None:
         return
     for run, (state, _) in stored.rows("corral.run").items():
         if state == "ENQUEUED":
-            assert stored.is_refused(f"pipeline resume {run}")
-            assert stored.is_refused(f"pipeline fork {run} --from greet")
-        if run.startswith("gate"):
-            assert stored.is_refused(f"pipeline answer {run} Yes")
+            assert stored.is_refused(f"runs resume {run}")
+            assert stored.is_refused(f"runs fork {run} --from greet")
     assert stored.is_refused(BATCH)
 
 
@@ -232,17 +230,17 @@ def check_continued(stored: Stored) -> None:
     if "hello-asks" in stored.rows("corral.run"):
         log = stored.work / "begun"
         assert sorted(log.read_text().split()) == ["1", "1", "2", "2", "slow", "slow"]
-        code, output = stored.run("workflow answer hello-asks yes")
+        code, output = stored.run("runs answer hello-asks yes")
         assert code == 0, output
-        assert start("workflow resume hello-asks").wait(60) == 0
-        assert start("workflow resume hello-killed --auto-approve").wait(60) == 0
+        assert start("runs resume hello-asks").wait(60) == 0
+        assert start("runs resume hello-killed --auto-approve").wait(60) == 0
         # Only the step that was interrupted runs again.
         assert log.read_text().count("slow") == 3
         assert log.read_text().count("1") == 2
     (gate,) = (run for run in stored.rows("corral.run") if run.startswith("gate"))
-    code, output = stored.run(f"pipeline answer {gate} Yes")
+    code, output = stored.run(f"runs answer {gate} Yes")
     assert code == 0, output
-    assert start(f"pipeline resume {gate}").wait(60) == 0
+    assert start(f"runs resume {gate}").wait(60) == 0
     worker = start("worker --queue later")
     try:
         wait_until(lambda: states() == {"SUCCESS"}, "the worker to take all that was queued")

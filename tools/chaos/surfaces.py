@@ -233,7 +233,7 @@ class Pipeline(Surface):
     def recover(self, scene: Scene) -> None:
         if not (scene.was_killed or scene.is_disk_full):
             return
-        code = scene.healthy("again", CORRAL, "pipeline", "resume", "last", "--db", str(scene.db))
+        code = scene.healthy("again", CORRAL, "runs", "resume", "last", "--db", str(scene.db))
         text = scene.text("again")
         if code == 2 and ("no run" in text or "already" in text or "has ended" in text):
             # It was killed before it was stored, or after it had ended.

@@ -17,7 +17,7 @@ from corral._core.lookup import run_of
 from corral._core.spending import LIMITS, BudgetLimits, BudgetState, Raise
 from corral._publishing import control
 from corral._runs.run_record import Run
-from corral._system.threads import in_thread
+from corral._system.threads import blocking, in_thread
 from corral.errors import ConfigError, ResumeLost
 from corral.events import Decision
 from corral.run_kwargs import RunKwargs
@@ -301,8 +301,14 @@ async def fork_durable(run: Run, going: Going, db: str | None) -> Any:
 
 
 def refuse_in_memory(run: Run) -> None:
-    """Raises ``ConfigError`` for a run that is in no database."""
+    """Raises ``ConfigError`` for a run that is in no database, and ``FormatUnsupported`` for one
+    that is there in a format that is not read."""
     if not run.durable:
+        from corral._engine import query
+        from corral._engine.dbos import database
+
+        if database.is_installed():
+            blocking(query.find_run(run.id))
         raise ConfigError(
             f"{run.id} ran in memory: it cannot go on", hint="Start it again, without --no-durable."
         )

@@ -191,7 +191,7 @@ def test_all_kinds_of_nodes_with_the_real_gemini_cli(
         assert asked["questions"][0]["text"] == "Keep NOTES.md, with the title On apples?"
         assert corral("runs", "answer", asked["run"], "keep", cwd=workspace).returncode == 0
         words = ("resume", asked["run"], "--json")
-        last = pipeline(*words, cwd=workspace, env=server.env, timeout=110)
+        last = corral("runs", *words, cwd=workspace, env=server.env, timeout=110)
     assert last.returncode == 0, last.stderr
     result = lines_of(last)[-1]
     assert result["completed"] == [

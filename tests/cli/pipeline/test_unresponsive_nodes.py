@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.pipeline_command import CORRAL, pipeline, put
+from support.pipeline_command import CORRAL, corral, put
 
 WAYS = ["--no-durable", "--db=runs.db"]
 STEPS = """
@@ -169,5 +169,5 @@ def test_a_closed_pipe_ends_the_command_and_the_run_can_be_resumed(workspace: Pa
     (workspace / "go").touch()
     env = {"PYTHONPATH": str(workspace)}
     words = ("resume", first["run_id"], "--db=runs.db", "--import", "steps")
-    done = pipeline(*words, cwd=workspace, env=env)
+    done = corral("runs", *words, cwd=workspace, env=env)
     assert done.returncode == 0, done.stderr

@@ -265,8 +265,6 @@ class Batch(Generic[T_co]):
             if options.results is not None:
                 out = OutputFile(Path(options.results))
                 stack.callback(out.close)
-            if options.durable and not options.agents:
-                await asyncio.to_thread(StoredCall.of(spec, self._prompt, options).save, spec.name)
             own: MemoryRun | None = None
             target: Database | None = None
             if options.durable:
@@ -275,6 +273,9 @@ class Batch(Generic[T_co]):
                 state = await stack.enter_async_context(
                     durable_round(options, spec, out, user, self.restarts_jobs)
                 )
+                if not options.agents:  # a call that was refused changes no stored one
+                    call = StoredCall.of(spec, self._prompt, options)
+                    await asyncio.to_thread(call.save, spec.name)
             else:
                 state = plan_memory(options, spec, out)
                 own = await stack.enter_async_context(_memory_run(spec, state))
