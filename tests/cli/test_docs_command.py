@@ -66,7 +66,7 @@ def test_a_section_names_the_words_that_it_does_not_have(monkeypatch: pytest.Mon
     [
         ("how do I set a budget", "costs: Budgets"),  # "set" is in most sections
         ("ci", "review: What the reviewer gets"),  # not the beginning of "circle"
-        ("resume after a crash", "command-line: corral "),
+        ("resume after a crash", "sessions: How to resume a session"),
     ],
 )
 def test_the_best_section_is_first(
